@@ -10,15 +10,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
-from tests.engines.encoder.directories import WORDS, Shape, write_encoder
 
 from dragoman.core.encoder_requests import EmbedRequest
 from dragoman.engines.encoder_engine import BertEmbedder, load
+
+# `tests` lies in the checkout and in each package.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.extend(map(str, Path(__file__).resolve().parents[1].glob("packages/*")))
+
+from tests.engines.encoder.directories import WORDS, Shape, write_encoder
 
 MINILM = Shape(layers=6, hidden=384, heads=12, intermediate=1536, positions=512)
 

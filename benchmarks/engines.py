@@ -82,7 +82,9 @@ class Engine:
     def __init__(
         self, name: str, model: Path, args: argparse.Namespace, python: str, source: Path
     ) -> None:
-        paths = [str(source / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        # A checkout of an earlier commit may have a single package in src.
+        sources = (source / "src", *source.glob("packages/*/src"), ROOT)
+        paths = [*map(str, sources), *filter(None, [os.environ.get("PYTHONPATH")])]
         threads = {
             f"{library}_NUM_THREADS": str(args.threads) for library in ("OMP", "MKL", "OPENBLAS")
         }
@@ -315,7 +317,8 @@ def write_random(directory: Path, dtype: str) -> Path:
 
 
 def write_gguf(directory: Path, file: Path, dtype: str) -> None:
-    sys.path.append(str(ROOT))
+    # `tests` lies in the checkout and in each package.
+    sys.path.extend(str(folder) for folder in (ROOT, *ROOT.glob("packages/*")))
     from tests.engines.llamacpp.files import write_llama
 
     write_llama(file, directory, data_type="BF16" if dtype == "bfloat16" else "F32")
@@ -350,7 +353,7 @@ def build_ours(name: str) -> Callable[[str, str, int], Any]:
         from dragoman.core.request import Sampling
         from dragoman.core.token_engine import Ended, Failed, TokenEngine, TokenOutput, TokenRequest
         from dragoman.launch import build_models
-        from dragoman.pipeline.model_registry import TokenBackend
+        from dragoman.pipeline.engine_backends import TokenBackend
         from dragoman.serving.clock import SystemClock
         from dragoman.settings import Settings
 

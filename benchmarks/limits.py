@@ -3,13 +3,14 @@ benchmarks.limits`.
 
 The latency of `take` in each store that is installed (a PostgreSQL and a Redis or
 Valkey are started), one request at a time and 32 at once, beside that of counters in
-the process. Then the figures of `tests/serving/test_greedy_key.py`.
+the process. Then the figures of `packages/dragoman/tests/serving/test_greedy_key.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,15 +18,19 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 
-from tests.store.cluster import cluster, programs
-from tests.tenants.backends import find_redis_server, redis_server
-
 from dragoman.launch.limits_store import build_limits_store
 from dragoman.settings import Settings
 from dragoman.tenants import Counters, LocalCounters
 from dragoman.tenants.counters import Demand
 from dragoman.tenants.shared_counters import SharedCounters
+
+# `tests` lies in the checkout and in each package.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.extend(map(str, Path(__file__).resolve().parents[1].glob("packages/*")))
+
 from tests.serving import test_greedy_key
+from tests.store.cluster import cluster, programs
+from tests.tenants.backends import find_redis_server, redis_server
 
 DEMANDS = (
     Demand("requests", 10**9),

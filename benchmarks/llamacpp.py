@@ -30,9 +30,14 @@ from urllib.request import urlopen
 import numpy as np
 from installed import environment
 from overhead import OPTIONS, SERVE, Load, run_server, send_all
-from tests.engines.llamacpp.files import CONTROL, add_byte_level
 
 from dragoman.engines import tiny
+
+# `tests` lies in the checkout and in each package.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.extend(map(str, Path(__file__).resolve().parents[1].glob("packages/*")))
+
+from tests.engines.llamacpp.files import CONTROL, add_byte_level
 
 LAYERS = 12
 HIDDEN = 768

@@ -45,7 +45,11 @@ PROFILE = """
 name: steady
 hardware: {{name: none}}
 model: {{name: none}}
-engine: {{max_num_seqs: 1024, max_num_batched_tokens: 65536, num_gpu_blocks: 65536, max_model_len: 4096}}
+engine:
+  max_num_seqs: 1024
+  max_num_batched_tokens: 65536
+  num_gpu_blocks: 65536
+  max_model_len: 4096
 latency: {{base: {step}}}
 frontend_seconds: 0.0
 """
@@ -529,7 +533,8 @@ def main() -> None:
     machine = describe_machine()
     print(machine)
     print(
-        f"{'':44}{'CPU':>9}{'ratio':>19}{'TTFT p50':>9}{'ITL p50':>9}{'ITL p99':>9}{'KB/stream':>10}"
+        f"{'':44}{'CPU':>9}{'ratio':>19}{'TTFT p50':>9}{'ITL p50':>9}{'ITL p99':>9}"
+        f"{'KB/stream':>10}"
     )
     results: list[Result] = []
     with tempfile.TemporaryDirectory() as folder, environment() as env:

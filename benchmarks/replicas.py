@@ -44,7 +44,9 @@ from overhead import (
     send_all,
 )
 
-sys.path.append(str(Path(__file__).parents[1]))
+# `tests` lies in the checkout and in each package.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.extend(map(str, Path(__file__).resolve().parents[1].glob("packages/*")))
 
 from tests.ray.cluster import Cluster, list_descendants, run_cluster, wait_until
 

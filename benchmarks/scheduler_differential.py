@@ -16,6 +16,11 @@ import sys
 import time
 from collections import Counter
 from itertools import count
+from pathlib import Path
+
+# `tests` lies in the checkout and in each package.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.extend(map(str, Path(__file__).resolve().parents[1].glob("packages/*")))
 
 from tests.engines.vllm.lockstep import (
     MIXES,

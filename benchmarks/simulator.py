@@ -11,14 +11,15 @@ machine; the errors do not.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec.structs import astuple
-from tests.lab.runs import FITTED, RUNS, Run, get_profile, log
 
 from dragoman_check.load.request_lengths import UniformLength
 from dragoman_check.load.request_timing import Timing
@@ -53,10 +54,17 @@ from dragoman_sim.lab.model_shape import load_model_shape
 from dragoman_sim.lab.replay import replay
 from dragoman_sim.lab.roofline import Parallelism, predict_profile
 
+# `tests` lies in the checkout and in each package.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.extend(map(str, Path(__file__).resolve().parents[1].glob("packages/*")))
+
+from tests.lab.runs import FITTED, RUNS, Run, get_profile, log
+
 
 def speed() -> None:
     print(
-        f"{'workload':<34}{'requests':>9}{'req/CPU s':>11}{'us/seq-step':>13}{'scheduler us':>14}{'x real time':>13}"
+        f"{'workload':<34}{'requests':>9}{'req/CPU s':>11}{'us/seq-step':>13}"
+        f"{'scheduler us':>14}{'x real time':>13}"
     )
     for run in RUNS:
         profile = load(run.name)
@@ -102,8 +110,8 @@ def _replayed(
     simulated = max(timing.last_token_s for timing in replayed.timings)
     alone = _scheduler_alone(workload, engine)
     print(
-        f"{name:<34}{len(workload):>9}{len(workload) / took:>11.0f}{1e6 * took / steps:>13.2f}{alone:>14.2f}"
-        f"{simulated / took:>13.0f}"
+        f"{name:<34}{len(workload):>9}{len(workload) / took:>11.0f}{1e6 * took / steps:>13.2f}"
+        f"{alone:>14.2f}{simulated / took:>13.0f}"
     )
 
 

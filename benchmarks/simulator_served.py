@@ -121,7 +121,7 @@ async def served(trace: Sequence[WorkloadRequest], profile: str) -> list[Timing]
 def simulated(
     trace: Sequence[WorkloadRequest], profile: SimulatorProfile, label: str
 ) -> list[Timing]:
-    config = build_scheduler_config(Settings(model="sim", profile=label), profile)
+    config = build_scheduler_config(Settings(model="sim").replace(profile=label), profile)
     core = EngineCore(
         SimulatedScheduler(config, SimulatedBlockPool(config.num_gpu_blocks)),
         profile.latency.compute_seconds,

@@ -33,7 +33,11 @@ PROFILE = """
 name: steady
 hardware: {{name: none}}
 model: {{name: none}}
-engine: {{max_num_seqs: 1024, max_num_batched_tokens: 65536, num_gpu_blocks: 65536, max_model_len: 4096}}
+engine:
+  max_num_seqs: 1024
+  max_num_batched_tokens: 65536
+  num_gpu_blocks: 65536
+  max_model_len: 4096
 latency: {{base: {step}}}
 frontend_seconds: 0.0
 """
@@ -78,7 +82,7 @@ SIMULATOR = [
 ]
 BARE = """
 import socket, sys, uvicorn
-from dragoman.http.connection import Http11ProtocolFactory
+from dragoman.http.server_connection import Http11ProtocolFactory
 from streaming import bare
 listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
 print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)

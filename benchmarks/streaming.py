@@ -30,8 +30,9 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CHUNK = (
-    b'data: {"id":"chatcmpl-0123456789abcdef0123456789abcdef","object":"chat.completion.chunk","created":1700000000,'
-    b'"model":"tiny","system_fingerprint":"dragoman-0.1.0","choices":[{"index":0,"delta":{"content":" word"},'
+    b'data: {"id":"chatcmpl-0123456789abcdef0123456789abcdef","object":"chat.completion.chunk",'
+    b'"created":1700000000,"model":"tiny","system_fingerprint":"dragoman-0.1.0",'
+    b'"choices":[{"index":0,"delta":{"content":" word"},'
     b'"logprobs":null,"finish_reason":null}]}\n\n'
 )
 
@@ -89,11 +90,13 @@ def dragoman(tokens: int, tick: float) -> App:
     from dragoman.engines import tiny
     from dragoman.parsers import registry
     from dragoman.pipeline.detokenizer import Vocabulary
-    from dragoman.pipeline.model_registry import Models, ServedModel, TokenBackend
+    from dragoman.pipeline.engine_backends import TokenBackend
+    from dragoman.pipeline.model_registry import Models
+    from dragoman.pipeline.served_model import ServedModel
     from dragoman.prompts.hf_tokenizer import load_tokenizer
     from dragoman.prompts.render import Renderer
     from dragoman.prompts.template_loader import load_template
-    from dragoman.serving.app import create_app
+    from dragoman.serving.app import build_asgi_app
     from dragoman.serving.serving_options import ServingOptions
 
     tokenizer = load_tokenizer(tiny.find_bundled_model())
@@ -150,7 +153,7 @@ def dragoman(tokens: int, tick: float) -> App:
         reasoning=registry.find_reasoning_format(reasoning or "none"),
         tools=registry.find_tool_format(tools or "none"),
     )
-    return create_app(Models([model]), options=ServingOptions(allowed_hosts=("*",)))  # pyright: ignore[reportReturnType]
+    return build_asgi_app(Models([model]), options=ServingOptions(allowed_hosts=("*",)))  # pyright: ignore[reportReturnType]
 
 
 def with_cpu(app: App) -> App:

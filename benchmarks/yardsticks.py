@@ -38,12 +38,16 @@ WHOLE = json.dumps(
         "usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12},
     }
 ).encode()
-MODELS = b'{"object":"list","data":[{"id":"m","object":"model","created":1700000000,"owned_by":"bench"}]}'
+MODELS = (
+    b'{"object":"list","data":['
+    b'{"id":"m","object":"model","created":1700000000,"owned_by":"bench"}]}'
+)
 FINISH = CHUNK.replace(b'{"content":" word"}', b"{}").replace(
     b'"finish_reason":null', b'"finish_reason":"length"'
 )
 USAGE = (
-    b'data: {"id":"chatcmpl-0123456789abcdef0123456789abcdef","object":"chat.completion.chunk","created":1700000000,'
+    b'data: {"id":"chatcmpl-0123456789abcdef0123456789abcdef","object":"chat.completion.chunk",'
+    b'"created":1700000000,'
     b'"model":"tiny","choices":[],"usage":{"prompt_tokens":10,"completion_tokens":%d,"total_tokens":%d}}\n\n'
 )
 

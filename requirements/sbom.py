@@ -21,11 +21,28 @@ _PACKAGE = re.compile(
 
 
 def version() -> str:
-    text = (ROOT / "src/dragoman/__init__.py").read_text()
-    found = re.search(r'^__version__ = "([^"]+)"', text, re.M)
+    file = ROOT / "packages/dragoman/src/dragoman/_version.py"
+    found = re.search(r'^VERSION = "([^"]+)"', file.read_text(), re.M)
     if found is None:
-        raise SystemExit("src/dragoman/__init__.py names no version")
+        raise SystemExit(f"{file} names no version")
     return found[1]
+
+
+def own_packages() -> list[dict[str, object]]:
+    """The packages of this repository beside the server, which have its version."""
+    names = sorted(file.parent.name for file in ROOT.glob("packages/*/pyproject.toml"))
+    return [
+        {
+            "type": "library",
+            "bom-ref": f"pkg:pypi/{name}@{version()}",
+            "name": name,
+            "version": version(),
+            "purl": f"pkg:pypi/{name}@{version()}",
+            "licenses": [{"license": {"id": "Apache-2.0"}}],
+        }
+        for name in names
+        if name != "dragoman"
+    ]
 
 
 def components(lock: str) -> list[dict[str, object]]:
@@ -79,6 +96,7 @@ def sbom(lock: str) -> dict[str, object]:
                 "version": version(),
                 "purl": own,
                 "licenses": [{"license": {"id": "Apache-2.0"}}],
+                "components": own_packages(),
             }
         },
         "components": components(lock),

@@ -44,7 +44,9 @@ PATIENCE = 60.0
 
 _REPORT_VIOLATIONS = """
 document.addEventListener("securitypolicyviolation", (event) =>
-  console.error(`violated ${event.violatedDirective}: ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`));
+  console.error(
+    `violated ${event.violatedDirective}: ${event.blockedURI} ` +
+    `${event.sourceFile}:${event.lineNumber}`));
 """
 _WAIT = """
 new Promise((resolve) => {

@@ -13,8 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.commands.processes import build_environment
 
-from ..commands.processes import build_environment
 from .client_process import PATIENCE
 
 PROGRAMS = Path(__file__).parent / "node" / "node_modules" / ".bin"

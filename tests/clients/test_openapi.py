@@ -32,8 +32,9 @@ from dragoman_client.models import ChatRequest
 
 client = Client(base_url=sys.argv[1])
 print(get_v1_models.sync(client=client).data[0].id)
-body = {"messages": [{"role": "user", "content": "What is the capital of Japan?"}], "temperature": 0}
-print(post_v1_chat_completions.sync(client=client, body=ChatRequest.from_dict(body)).choices[0].message.content)
+message = {"role": "user", "content": "What is the capital of Japan?"}
+body = ChatRequest.from_dict({"messages": [message], "temperature": 0})
+print(post_v1_chat_completions.sync(client=client, body=body).choices[0].message.content)
 """
 
 
@@ -58,7 +59,10 @@ def test_openapi_document_passes_validator(document: Path) -> None:
 
 @needs("schemathesis")
 def test_openapi_fuzzed_requests_match_described_responses(address: str, tmp_path: Path) -> None:
-    checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+    checks = (
+        "not_a_server_error,status_code_conformance,"
+        "content_type_conformance,response_schema_conformance"
+    )
     arguments = [
         "run",
         f"{address}/openapi.json",

@@ -44,9 +44,10 @@ def prefer_even(completion_ids, **_):
 
 def train(rollout_func=None, **options):
     config = GRPOConfig(
-        output_dir="out", use_cpu=True, bf16=False, report_to="none", save_strategy="no", logging_steps=1,
-        max_steps=steps, per_device_train_batch_size=16, num_generations=16, max_completion_length=8,
-        learning_rate=5e-4, lr_scheduler_type="constant", beta=0.0, temperature=1.0, seed=1,
+        output_dir="out", use_cpu=True, bf16=False, report_to="none", save_strategy="no",
+        logging_steps=1, max_steps=steps, per_device_train_batch_size=16, num_generations=16,
+        max_completion_length=8, learning_rate=5e-4, lr_scheduler_type="constant", beta=0.0,
+        temperature=1.0, seed=1,
         model_init_kwargs={"dtype": "float32"}, **options,
     )
     data = Dataset.from_dict({"prompt": ["Tell me a story about a %d." % n for n in range(steps)]})
@@ -67,7 +68,8 @@ class Recording(trl_http_weights.HttpWeightsClient):
     def _post(self, url, **options):
         answer = super()._post(url, **options)
         if url.endswith("/v1/completions"):
-            versions.append([span["version"] for choice in answer["choices"] for span in choice["weight_versions"]])
+            spans = [span for choice in answer["choices"] for span in choice["weight_versions"]]
+            versions.append([span["version"] for span in spans])
         return answer
 
 
@@ -85,7 +87,8 @@ import requests, safetensors.torch
 
 
 def roll_out(prompts, trainer):
-    state = {name: tensor for name, tensor in trainer.model.state_dict().items() if name != "lm_head.weight"}
+    tensors = trainer.model.state_dict()
+    state = {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
     url = f"{address}/update_weights?weight_version=step-{len(versions) + 1}"
     headers = {"content-type": "application/octet-stream"}
     requests.post(url, data=safetensors.torch.save(state), headers=headers).raise_for_status()

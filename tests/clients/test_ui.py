@@ -752,7 +752,8 @@ def test_ui_text_meets_contrast_ratio(page: Page, servers: Servers, dark: bool):
       const pairs = [["accent", "tint"], ["bg", "accent"]];
       for (const front of ["text", "muted", "accent", "bad", "warn"])
         for (const back of ["bg", "soft", "raised"]) pairs.push([front, back]);
-      return Object.fromEntries(pairs.map(([front, back]) => [`${front} on ${back}`, ratio(front, back)]));
+      return Object.fromEntries(
+        pairs.map(([front, back]) => [`${front} on ${back}`, ratio(front, back)]));
     })()
     """
     assert {pair: ratio for pair, ratio in page.evaluate(script).items() if ratio < 4.5} == {}

@@ -267,7 +267,7 @@ def test_kuberay_manifest_serves_mounted_settings() -> None:
         f"ray=={cluster['rayVersion']}" in (ROOT / "requirements/ray.txt").read_text().splitlines()
     )
     assert (
-        f"FROM rayproject/ray:{cluster['rayVersion']}-"
+        f"ARG BASE=rayproject/ray:{cluster['rayVersion']}-"
         in (DEPLOY / "kuberay/Dockerfile").read_text()
     )
     (application,) = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"]

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.launch.certificates import write_certificate
 from tests.launch.test_process import server
 from websockets.sync.client import connect
 
+from tests.certificates import write_certificate
 from tests.loopback import find_free_port
 
 CONFIG = Path(__file__).parents[2] / "deploy/proxies/nginx.conf"

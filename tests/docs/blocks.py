@@ -1,8 +1,10 @@
 """Parse the parts of a documentation page that a test runs: Markdown fences after a
 comment.
 
-    <!-- test -->             run the next fence: python, or console with lines that begin with `$ `
-    <!-- test: ARGUMENTS -->  the same, while `dragoman serve ARGUMENTS` runs; `none`: no server; default: tiny
+    <!-- test -->             run the next fence: python, or console with lines that begin
+                              with `$ `
+    <!-- test: ARGUMENTS -->  the same, while `dragoman serve ARGUMENTS` runs; `none`: no
+                              server; default: tiny
     <!-- output -->           the next fence is the expected output of the previous python
     <!-- file: NAME -->       the next fence is a file, for the rest of the page
 

@@ -19,6 +19,10 @@ PAGES = [
 ]
 
 
+LONG = {"docs/simulate.md", "docs/calibrate.md", "docs/benchmarking.md", "docs/extending.md"}
+"""Pages whose commands take more than ten seconds."""
+
+
 @pytest.fixture
 def runner(tmp_path: Path) -> Iterator[PageRunner]:
     page_runner = PageRunner(tmp_path)
@@ -26,7 +30,14 @@ def runner(tmp_path: Path) -> Iterator[PageRunner]:
     page_runner.close()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name, marks=pytest.mark.long if name in LONG else ())
+        for page in PAGES
+        for name in (str(page.relative_to(ROOT)),)
+    ],
+)
 def test_docs_page_commands_print_documented_output(page: Path, runner: PageRunner):
     steps = list(blocks(page.read_text(encoding="utf-8")))
     if shutil.which("curl") is None and any(

@@ -20,7 +20,7 @@ from tests.serving.responses.harness import lifespan
 
 from dragoman.launch import build_models, build_serving_options
 from dragoman.launch.multiprocess.metrics_hub import build_engine_families, build_worker_families
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman.tenants import KeyHash, Tenant, hash_key
@@ -40,10 +40,10 @@ async def scrape(**settings: Any) -> str:
     is rejected.
     """
     tenants = {"a": Tenant(secrets=(KeyHash(hash_key("a")),), requests_per_minute=2)}
-    read = Settings(served_model_name=("m",), **settings)
+    read = Settings(served_model_name=("m",)).replace(**settings)
     folder = tempfile.TemporaryDirectory()
     counters = SharedCounters(SqliteLimits(Path(folder.name, "limits.db")), time.monotonic)
-    app = create_app(
+    app = build_asgi_app(
         build_models(read, SystemClock()),
         options=build_serving_options(read),
         tenants=tenants,

@@ -12,12 +12,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-import dragoman.core.engine
 import dragoman.core.events
 import dragoman.core.request
+import dragoman.core.token_engine
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("request", "packages", "deployment")
+NAMES = ("request", "packages", "tour", "deployment")
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +40,20 @@ def test_diagram_files_match_generator_output(diagrams: Any) -> None:
 
 
 def test_diagram_contains_every_package_once(diagrams: Any) -> None:
-    packages = {path.parent.name for path in (ROOT / "src" / "dragoman").glob("*/__init__.py")}
+    sources = ROOT / "packages" / "dragoman" / "src" / "dragoman"
+    packages = {path.parent.name for path in sources.glob("*/__init__.py")}
+    others = {path.parent.name for path in (ROOT / "packages").glob("*/src/*/__init__.py")}
     drawn = [name for layer in diagrams.read_layers() for name in layer] + [
         name for name, _ in diagrams.ASIDE
     ]
-    assert sorted(drawn) == sorted({*packages, "cli", "recording", "telemetry", "ui"})
+    assert sorted(drawn) == sorted({*packages, *others, "ui"} - {"dragoman"})
+
+
+def test_tour_diagram_has_files_of_page(diagrams: Any) -> None:
+    page = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| (\d+) \| \[`.*/([^/`]+)`\]", page, re.MULTILINE)
+    drawn = sorted(file for files in diagrams.TOUR.values() for file in files)
+    assert drawn == [(int(number), name) for number, name in listed]
 
 
 def test_diagram_labels_exist_in_code(diagrams: Any) -> None:
@@ -53,7 +62,11 @@ def test_diagram_labels_exist_in_code(diagrams: Any) -> None:
         "bytes",
         "bytes of the body",
     }
-    known = {*vars(dragoman.core.engine), *vars(dragoman.core.request), *vars(dragoman.core.events)}
+    known = {
+        *vars(dragoman.core.request),
+        *vars(dragoman.core.events),
+        *vars(dragoman.core.token_engine),
+    }
     assert names <= known, names - known
 
 

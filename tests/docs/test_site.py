@@ -17,13 +17,25 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NAV = re.compile(r"^ +- .*?: (\S+\.md)$", re.MULTILINE)
-OUTSIDE = {"index.md", "changelog.md", "contributing.md", "benchmarks.md", "embedded-model.md"}
+READMES = sorted((ROOT / "packages").glob("*/README.md"))
+OUTSIDE = {
+    "index.md",
+    "changelog.md",
+    "contributing.md",
+    "benchmarks.md",
+    "embedded-model.md",
+    *(f"packages/{readme.parent.name}.md" for readme in READMES),
+}
 """Pages that `docs/site_pages.py` adds."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    ROOT / "benchmarks" / "README.md",
+    ROOT / "training" / "tiny" / "README.md",
+    *READMES,
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 
@@ -66,7 +78,7 @@ def test_docs_pages_are_in_navigation_once() -> None:
     assert sorted(listed) == sorted(pages | OUTSIDE)
 
 
-@pytest.mark.skipif(find_spec("material") is None, reason="needs mkdocs-material: make docs")
+@pytest.mark.skipif(find_spec("mkdocstrings") is None, reason="needs mkdocstrings: make docs")
 def test_docs_site_builds_without_warning_or_external_resources(
     tmp_path: Path,
 ) -> None:

@@ -29,7 +29,9 @@ def test_docs_reference_covers_every_command() -> None:
     assert {"check", "keys"} <= commands
     described = set(
         re.findall(
-            r"^## dragoman ([a-z]+)", (ROOT / "docs" / "cli.md").read_text("utf-8"), re.MULTILINE
+            r"^## dragoman ([a-z]+)",
+            (ROOT / "docs" / "reference" / "cli.md").read_text("utf-8"),
+            re.MULTILINE,
         )
     )
     assert commands - described == {"serve"}, "run: python docs/generate.py"

@@ -1,9 +1,8 @@
-"""Measurements of the source: sizes, names, docstrings, imports.
+"""Rules for names, docstrings, imports and layout, read from the syntax of each file.
 
-    python -m tests.project.code_metrics [FOLDER]        prints them
+    python -m tests.project.code_metrics [FOLDER]        lists what breaks them
 
-FOLDER, below src/dragoman, limits the lists of offenders; whole-package counts are
-always over everything.
+FOLDER, relative to the root of the repository, limits the list.
 """
 
 from __future__ import annotations
@@ -12,126 +11,61 @@ import ast
 import re
 import sys
 import tokenize
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from io import StringIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "src/dragoman"
+
+SOURCES = tuple(sorted(ROOT.glob("packages/*/src")))
+"""The folders that hold the packages."""
+
+OTHER_FOLDERS = (
+    *sorted(ROOT.glob("packages/*/tests")),
+    *(ROOT / name for name in ("tests", "benchmarks", "deploy", "docs", "requirements")),
+    ROOT / "training",
+)
+"""Folders with Python code besides the packages; rules for names apply there too."""
 
 BANNED = frozenset(
-    (
-        *(
-            "said",
-            "told",
-            "kept",
-            "asked",
-            "made",
-            "heard",
-            "shown",
-            "meant",
-            "brought",
-            "placed",
-            "whoever",
-            "nobody",
-        ),
-        *(
-            "strand",
-            "mailbox",
-            "door",
-            "parting",
-            "seals",
-            "rooms",
-            "house",
-            "recital",
-            "ill",
-            "bury",
-            "buried",
-        ),
-        *("bell", "lookout"),
-    )
+    {
+        *{"asked", "brought", "heard", "kept", "made", "meant", "nobody", "placed", "said"},
+        *{"shown", "told", "whoever"},
+        *{"bell", "buried", "bury", "door", "house", "ill", "lookout", "mailbox", "parting"},
+        *{"recital", "rooms", "seals", "strand"},
+    }
 )
 """Metaphors and words that the field does not use; no name in the repository contains
 one.
 """
-
-OTHER_FOLDERS = ("tests", "benchmarks", "docs", "training")
-"""Folders with Python code besides the package; rules for names apply there too."""
+SENTENCE_WORDS = frozenset({"kept"})
+"""The banned words that a test's name may contain, since it is a sentence."""
 
 IRREGULAR_PARTICIPLES = frozenset(
-    (
-        *(
-            "begun",
-            "bound",
-            "broken",
-            "built",
-            "caught",
-            "chosen",
-            "dealt",
-            "done",
-            "drawn",
-            "driven",
-            "felt",
-            "found",
-        ),
-        *(
-            "frozen",
-            "given",
-            "gone",
-            "grown",
-            "held",
-            "hidden",
-            "known",
-            "left",
-            "lent",
-            "lost",
-            "met",
-            "paid",
-            "seen",
-        ),
-        *(
-            "sent",
-            "sought",
-            "spent",
-            "spoken",
-            "stolen",
-            "stuck",
-            "taken",
-            "taught",
-            "thrown",
-            "torn",
-            "understood",
-        ),
-        *("won", "worn", "woven", "written"),
-    )
+    {
+        *{"begun", "bound", "broken", "built", "caught", "chosen", "dealt", "done", "drawn"},
+        *{"driven", "felt", "found", "frozen", "given", "gone", "grown", "held", "hidden"},
+        *{"known", "left", "lent", "lost", "met", "paid", "seen", "sent", "sought", "spent"},
+        *{"spoken", "stolen", "stuck", "taken", "taught", "thrown", "torn", "understood"},
+        *{"won", "worn", "woven", "written"},
+    }
 )
 VERBS_IN_ED = frozenset(
     {
-        "bleed",
-        "breed",
-        "embed",
-        "exceed",
-        "feed",
-        "need",
-        "proceed",
-        "seed",
-        "shed",
-        "speed",
-        "succeed",
+        *{"bleed", "breed", "embed", "exceed", "feed", "need", "proceed", "seed", "shed"},
+        *{"speed", "succeed"},
     }
 )
 
 PARTICIPLE_FUNCTIONS = frozenset(
-    (
-        "allowed_token_ids",
-        "chunked_body",
-        "compressed",
-        "folded",
-        "namespaced_call",
-        "normalized",
-        "structured_json",
-    )
+    {
+        *{"allowed_token_ids", "chunked_body", "compressed", "folded", "namespaced_call"},
+        *{"normalized", "structured_json"},
+    }
 )
 """Checks of `dragoman check`, whose names are their ids."""
 
@@ -141,257 +75,311 @@ LIBRARY_NAMES = frozenset({"connection_made"})
 SHARED_CLASS_NAMES = frozenset({"Reader", "Writer"})
 """Classes with the same role in sibling dialects, and therefore the same name."""
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-class Module(NamedTuple):
-    path: Path
-    name: str
-    """Dotted, with the package or the folder: `dragoman.core.events`,
-    `tests.core.test_events`.
-    """
-    tree: ast.Module
-    lines: list[str]
+MAX_TEST_NAME = 60
+_RELATIVE_WORDS = re.compile(r"_(that|which|what|whatever|who|whoever|nobody)_")
+_TOOL_COMMENT = re.compile(r"#\s*(noqa|type:|pyright:|pragma|fmt:|isort:|ruff:|!)")
+_READ_NODES = frozenset(
+    {
+        *{ast.Assign, ast.Attribute, ast.Name, ast.alias, ast.arg},
+        *{ast.AsyncFunctionDef, ast.ClassDef, ast.FunctionDef},
+        *{ast.Import, ast.ImportFrom, ast.MatchAs, ast.MatchStar},
+    }
+)
+"""The types of syntax nodes that `_read_node` reads."""
 
 
 class Function(NamedTuple):
-    module: str
     name: str
-    lines: int
-    body_lines: int
-    """Without signature and docstring."""
+    line: int
+    is_property: bool
+
+
+class Import(NamedTuple):
+    """One imported name.
+
+    targets: the modules that it may refer to, the most specific first.
+    line: the line of the statement.
+    """
+
+    targets: tuple[str, ...]
+    line: int
+
+
+@dataclass
+class Module:
+    """What the rules need of one file. The syntax tree itself is not kept.
+
+    name: dotted, with the package or the folder: `dragoman.core.events`,
+      `tests.core.test_events`.
+    classes: its public classes, outside functions and other classes.
+    aliases: its public type aliases, and what each stands for.
+    names: all names that it defines, and the first line of each.
+    field_docstrings: classes whose docstring begins with a field.
+    packed: lines of assignments such as `self.a, self.b = 1, 2`.
+    headings: lines of comments that divide the module.
+    """
+
+    path: Path
+    name: str
+    functions: list[Function] = field(default_factory=list[Function])
+    classes: list[str] = field(default_factory=list[str])
+    aliases: dict[str, str] = field(default_factory=dict[str, str])
+    imports: list[Import] = field(default_factory=list[Import])
+    names: dict[str, int] = field(default_factory=dict[str, int])
+    field_docstrings: list[str] = field(default_factory=list[str])
+    packed: list[int] = field(default_factory=list[int])
+    headings: list[int] = field(default_factory=list[int])
 
 
 def load_modules() -> list[Module]:
-    return _load_folder(PACKAGE)
+    """The modules of all packages."""
+    return [module for source in SOURCES for module in _load_folder(source, source)]
 
 
 def load_other_modules() -> list[Module]:
-    """The modules of tests, benchmarks, docs and training."""
-    return [module for folder in OTHER_FOLDERS for module in _load_folder(ROOT / folder)]
+    """The modules of tests, benchmarks, docs, scripts and training."""
+    return [module for folder in OTHER_FOLDERS for module in _load_folder(folder, folder.parent)]
 
 
-def find_functions(modules: list[Module]) -> list[Function]:
-    return [
-        Function(module.name, node.name, _length(node), _body_length(node))
-        for module in modules
-        for node in ast.walk(module.tree)
-        if isinstance(node, _FUNCTIONS)
-    ]
+def parse_module(path: Path, name: str, text: str) -> Module:
+    tree = ast.parse(text)
+    module = Module(path, name, headings=list(_find_headings(text, tree)))
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in tree.body:
+        _read_top_level(module, node)
+    for node in _walk(tree):
+        if type(node) in _READ_NODES:
+            _read_node(module, node, package)
+    return module
 
 
-def find_private_used_once(modules: list[Module]) -> list[Function]:
-    """Return private functions that their module references exactly once."""
-    found: list[Function] = []
-    for module in modules:
-        references = Counter[str]()
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.Name):
-                references[node.id] += 1
-            elif isinstance(node, ast.Attribute):
-                references[node.attr] += 1
-        functions = (
-            f
-            for f in find_functions([module])
-            if f.name.startswith("_") and not f.name.startswith("__")
-        )
-        found += [function for function in functions if references[function.name] == 1]
-    return found
-
-
-def count_passed_on(modules: list[Module], functions: list[Function]) -> int:
-    """Count the functions that their module passes on as callbacks or parser states,
-    and which cannot be inlined.
-    """
-    called: dict[str, set[str]] = {}
-    for module in modules:
-        calls = (node.func for node in ast.walk(module.tree) if isinstance(node, ast.Call))
-        called[module.name] = {
-            function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-            for function in calls
-        }
-    return sum(function.name not in called[function.module] for function in functions)
-
-
-def find_participle_functions(modules: list[Module]) -> list[str]:
+def find_participle_functions(modules: Iterable[Module]) -> list[str]:
     """Return functions whose name begins with a participle (`told`, `_named_tools`)
     instead of a verb.
 
     Properties are excluded, since they are values.
     """
-    offenders: list[str] = []
-    for module in modules:
-        for node in ast.walk(module.tree):
-            if (
-                isinstance(node, _FUNCTIONS)
-                and node.name not in PARTICIPLE_FUNCTIONS
-                and not _is_property(node)
-            ):
-                word = node.name.strip("_").partition("_")[0]
-                if word in IRREGULAR_PARTICIPLES or (
-                    word.endswith("ed") and word not in VERBS_IN_ED
-                ):
-                    offenders.append(f"{module.name}:{node.lineno} {node.name}")
-    return offenders
-
-
-def find_import_cycle(modules: list[Module]) -> list[str]:
-    """Return a cycle of modules that import each other, the first repeated at the end;
-    empty if there is none.
-
-    Imports within functions and under TYPE_CHECKING cannot fail at startup and do not
-    count.
-    """
-    names = {module.name for module in modules}
-    graph: dict[str, list[str]] = {}
-    for module in modules:
-        package = (
-            module.name if module.path.name == "__init__.py" else module.name.rpartition(".")[0]
-        )
-        statements = ast.Module(
-            [node for node in module.tree.body if isinstance(node, (ast.Import, ast.ImportFrom))],
-            [],
-        )
-        targets: set[str] = set()
-        for found in _imported_by_statement(statements, package):
-            # A submodule that is imported from its package does not need the rest of
-            # the package's `__init__`.
-            targets.add(next((target for target in found if target in names), module.name))
-        graph[module.name] = sorted(targets - {module.name})
-    finished: set[str] = set()
-    path: list[str] = []
-    none: list[str] = []
-
-    def visit(name: str) -> list[str]:
-        if name in path:
-            return [*path[path.index(name) :], name]
-        if name in finished:
-            return []
-        path.append(name)
-        cycle = next((cycle for target in graph[name] if (cycle := visit(target))), none)
-        path.pop()
-        finished.add(name)
-        return cycle
-
-    return next((cycle for name in graph if (cycle := visit(name))), none)
-
-
-def find_importers(modules: list[Module]) -> dict[str, set[str]]:
-    """Map each module to its importers. An import of a name counts for the module that
-    defines the path.
-    """
-    names = {module.name for module in modules}
-    importers: dict[str, set[str]] = defaultdict(set)
-    for module in modules:
-        package = (
-            module.name if module.path.name == "__init__.py" else module.name.rpartition(".")[0]
-        )
-        for target in _imported(module.tree, package):
-            if target in names and target != module.name:
-                importers[target].add(module.name)
-    return importers
-
-
-ROUTES = "dragoman.serving.routes."
-"""A routes module is found by its URL and imported only by the routes table, so it may
-be small.
-"""
-
-
-def find_small_single_importer(modules: list[Module]) -> list[str]:
-    """Return modules under 60 lines with exactly one importer, except packages'
-    `__init__` and routes.
-    """
-    importers = find_importers(modules)
     return [
-        module.name
+        f"{module.name}:{function.line} {function.name}"
         for module in modules
-        if module.path.name != "__init__.py" and not module.name.startswith(ROUTES)
-        if len(module.lines) < 60 and len(importers[module.name]) == 1
+        for function in module.functions
+        if not function.is_property and function.name not in PARTICIPLE_FUNCTIONS
+        if _is_participle(function.name.strip("_").partition("_")[0])
     ]
 
 
-def find_repeated_classes(modules: list[Module]) -> dict[str, list[str]]:
-    """Return public class names that more than one module defines."""
-    places: dict[str, list[str]] = defaultdict(list)
+def find_bad_test_names(modules: Iterable[Module]) -> list[str]:
+    """Return tests whose name is too long, has capital letters or reads as a relative
+    clause.
+    """
+    return [
+        f"{module.name}:{function.line} {function.name}"
+        for module in modules
+        for function in module.functions
+        if function.name.startswith("test_") and not is_good_test_name(function.name)
+    ]
+
+
+def is_good_test_name(name: str) -> bool:
+    return (
+        re.fullmatch(r"test_[a-z0-9_]+", name) is not None
+        and len(name) <= MAX_TEST_NAME
+        and _RELATIVE_WORDS.search(name) is None
+    )
+
+
+def find_import_cycles(modules: list[Module]) -> list[list[str]]:
+    """Return the groups of modules that import each other, directly or not.
+
+    Imports within functions and under TYPE_CHECKING count too. They cannot fail at
+    startup, but the modules still cannot be understood or moved one at a time.
+    """
+    names = {module.name for module in modules}
+    graph: dict[str, set[str]] = {}
     for module in modules:
-        for node in module.tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(module.name)
+        # A submodule that is imported from its package does not need the rest of the
+        # package's `__init__`.
+        found = (
+            next((target for target in each.targets if target in names), module.name)
+            for each in module.imports
+        )
+        graph[module.name] = set(found) - {module.name}
+    return [sorted(group) for group in _find_components(graph) if len(group) > 1]
+
+
+def find_repeated_classes(modules: Iterable[Module]) -> dict[str, list[str]]:
+    """Return public class names that more than one module of a package defines."""
+    places: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for module in modules:
+        for name in module.classes:
+            places[module.name.partition(".")[0], name].append(module.name)
     return {
         name: found
-        for name, found in places.items()
+        for (_, name), found in places.items()
         if len(found) > 1 and name not in SHARED_CLASS_NAMES
     }
 
 
-def find_docstrings_that_begin_with_a_field(modules: list[Module]) -> list[str]:
-    offenders: list[str] = []
-    for module in modules:
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.ClassDef) and (text := ast.get_docstring(node)):
-                first = re.match(r"`?(\w+)(?:, \w+)*`?: ", text)
-                if first and first[1] in _field_names(node):
-                    offenders.append(f"{module.name}.{node.name}")
-    return offenders
-
-
-def find_banned_names(modules: list[Module]) -> list[str]:
-    """Return names of modules, definitions, parameters, attributes and variables that
-    contain a banned word.
+def find_ambiguous_aliases(modules: Iterable[Module]) -> dict[str, list[str]]:
+    """Return public names of types that stand for different types in different modules
+    of a package.
     """
-    offenders: list[str] = []
+    places: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for module in modules:
-        names = {module.path.stem: 1}
-        for node in ast.walk(module.tree):
-            for name, line in _defined_names(node):
-                names.setdefault(name, line)
-        banned = (name for name in names if name not in LIBRARY_NAMES and split_name(name) & BANNED)
-        offenders += [f"{module.name}:{names[name]} {name}" for name in banned]
-    return offenders
-
-
-def count_comment_lines(modules: list[Module]) -> int:
-    """Count lines with a comment, except those for tools (noqa, type, pyright)."""
-    count = 0
-    for module in modules:
-        with tokenize.open(module.path) as source:
-            comments = [
-                t.string
-                for t in tokenize.generate_tokens(source.readline)
-                if t.type == tokenize.COMMENT
-            ]
-        count += sum(
-            1 for text in comments if not re.match(r"#\s*(noqa|type:|pyright:|pragma|fmt:)", text)
-        )
-    return count
-
-
-def split_name(name: str) -> set[str]:
-    """`_was_toldTwice` -> {"was", "told", "twice"}."""
+        package = module.name.partition(".")[0]
+        for name in module.classes:
+            places[package, name]["a class"].append(module.name)
+        for name, meaning in module.aliases.items():
+            places[package, name][meaning].append(module.name)
     return {
-        word.lower()
-        for part in name.split("_")
-        for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", part)
+        name: [f"{meaning} in {', '.join(found)}" for meaning, found in meanings.items()]
+        for (_, name), meanings in places.items()
+        if len(meanings) > 1
     }
 
 
-def _defined_names(node: ast.AST) -> Iterator[tuple[str, int]]:
-    if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
-        yield node.name, node.lineno
-    elif isinstance(node, ast.arg):
-        yield node.arg, node.lineno
-    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-        yield node.id, node.lineno
-    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-        yield node.attr, node.lineno
-    elif isinstance(node, ast.alias) and node.asname:
-        yield node.asname, node.lineno
-    elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
-        yield node.name, node.lineno
+def find_docstrings_that_begin_with_a_field(modules: Iterable[Module]) -> list[str]:
+    return [f"{module.name}.{name}" for module in modules for name in module.field_docstrings]
 
 
-def _field_names(node: ast.ClassDef) -> set[str]:
+def find_banned_names(modules: Iterable[Module]) -> list[str]:
+    """Return names of modules, definitions, parameters, attributes and variables that
+    contain a banned word.
+    """
+    return [
+        f"{module.name}:{line} {name}"
+        for module in modules
+        for name, line in module.names.items()
+        if name not in LIBRARY_NAMES
+        if split_name(name) & (BANNED - SENTENCE_WORDS if name.startswith("test_") else BANNED)
+    ]
+
+
+def find_section_headings(modules: Iterable[Module]) -> list[str]:
+    return [_place(module, line) for module in modules for line in module.headings]
+
+
+def find_packed_attributes(modules: Iterable[Module]) -> list[str]:
+    return [_place(module, line) for module in modules for line in module.packed]
+
+
+@cache
+def split_name(name: str) -> frozenset[str]:
+    """`_was_toldTwice` -> {"was", "told", "twice"}."""
+    return frozenset(
+        word.lower()
+        for part in name.split("_")
+        for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", part)
+    )
+
+
+def _load_folder(folder: Path, parent: Path) -> list[Module]:
+    modules: list[Module] = []
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(parent).with_suffix("").parts
+        if "node_modules" not in parts:
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            modules.append(parse_module(path, name, path.read_text()))
+    return modules
+
+
+def _walk(tree: ast.AST) -> Iterator[ast.AST]:
+    """Like ast.walk, in any order and without the nodes that have no fields."""
+    stack = [tree]
+    while stack:
+        node = stack.pop()
+        yield node
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if type(value) is list:
+                items = cast(list[object], value)
+                stack += [item for item in items if isinstance(item, ast.AST)]
+            elif isinstance(value, ast.AST) and value._fields:
+                stack.append(value)
+
+
+def _read_top_level(module: Module, node: ast.stmt) -> None:
+    match node:
+        case ast.ClassDef(name=name) if not name.startswith("_"):
+            module.classes.append(name)
+        case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_type(name, value):
+            module.aliases[name] = ast.unparse(value)
+        case ast.AnnAssign(
+            target=ast.Name(id=name), annotation=ast.Name(id="TypeAlias"), value=ast.expr() as value
+        ) if not name.startswith("_"):
+            module.aliases[name] = ast.unparse(value)
+        case _:
+            pass
+
+
+def _is_type(name: str, value: ast.expr) -> bool:
+    """Whether an assignment gives a public name to a type: `JsonValue = str | int`."""
+    return re.fullmatch(r"[A-Z]\w*[a-z]\w*", name) is not None and isinstance(
+        value, (ast.Subscript, ast.BinOp, ast.Name, ast.Attribute)
+    )
+
+
+def _read_node(module: Module, node: ast.AST, package: str) -> None:
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+            _add_name(module, name, node.lineno)
+        case ast.arg(arg=name) | ast.alias(asname=str(name)):
+            _add_name(module, name, node.lineno)
+        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            _add_name(module, name, node.lineno)
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            _add_name(module, name, node.lineno)
+            is_property = any("property" in ast.unparse(each) for each in node.decorator_list)
+            module.functions.append(Function(name, node.lineno, is_property))
+        case ast.ClassDef(name=name):
+            _add_name(module, name, node.lineno)
+            if _begins_with_field(node):
+                module.field_docstrings.append(name)
+        case ast.Import() | ast.ImportFrom():
+            module.imports += _read_import(node, package)
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+            if _is_packed(targets, values):
+                module.packed.append(node.lineno)
+        case _:
+            pass
+
+
+def _add_name(module: Module, name: str, line: int) -> None:
+    module.names[name] = min(line, module.names.get(name, line))
+
+
+def _read_import(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[Import]:
+    if isinstance(node, ast.Import):
+        yield from (Import((alias.name,), node.lineno) for alias in node.names)
+        return
+    parts = package.split(".")
+    base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
+    target = ".".join(part for part in (base, node.module) if part)
+    for alias in node.names:
+        yield Import((f"{target}.{alias.name}", target), node.lineno)
+
+
+def _is_packed(targets: list[ast.expr], values: list[ast.expr]) -> bool:
+    """Whether attributes get several independent values in one statement. An exchange
+    of values (`self.a, self.b = self.b, self.a`) needs one statement.
+    """
+    written = {ast.unparse(target) for target in targets}
+    read = {
+        ast.unparse(node)
+        for value in values
+        for node in ast.walk(value)
+        if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript))
+    }
+    return any(isinstance(target, ast.Attribute) for target in targets) and not written & read
+
+
+def _begins_with_field(node: ast.ClassDef) -> bool:
+    text = ast.get_docstring(node)
+    first = re.match(r"`?(\w+)(?:, \w+)*`?: ", text) if text else None
+    return first is not None and first[1] in _find_fields(node)
+
+
+def _find_fields(node: ast.ClassDef) -> set[str]:
     names = {
         item.target.id
         for item in node.body
@@ -406,115 +394,93 @@ def _field_names(node: ast.ClassDef) -> set[str]:
     return names
 
 
-def _imported(tree: ast.Module, package: str) -> Iterator[str]:
-    for targets in _imported_by_statement(tree, package):
-        yield from targets
-
-
-def _imported_by_statement(tree: ast.Module, package: str) -> Iterator[tuple[str, ...]]:
-    """Yield for each imported name the module paths that it may refer to, the most
-    specific first.
+def _find_headings(text: str, tree: ast.Module) -> Iterator[int]:
+    """Yield the first line of each comment at column 0 between blank lines, outside
+    data tables. It is a title for the lines below it, which would be a module.
     """
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            parts = package.split(".")
-            base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
-            target = ".".join(part for part in (base, node.module) if part)
-            yield from ((f"{target}.{alias.name}", target) for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from ((alias.name,) for alias in node.names)
+    if "\n\n#" not in text:
+        return
+    lines = ["", *text.splitlines(), ""]
+    comments = {
+        token.start[0]
+        for token in tokenize.generate_tokens(StringIO(text).readline)
+        if token.type == tokenize.COMMENT
+        and token.start[1] == 0
+        and not _TOOL_COMMENT.match(token.string)
+    }
+    within = {
+        line
+        for node in tree.body
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    for line in sorted(comments - within):
+        end = line
+        while end + 1 in comments:
+            end += 1
+        if not lines[line - 1].strip() and not lines[end + 1].strip():
+            yield line
 
 
-def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
+def _find_components(graph: dict[str, set[str]]) -> Iterator[set[str]]:
+    """Tarjan's algorithm: yield the strongly connected components."""
+    numbers: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+
+    def visit(name: str) -> Iterator[set[str]]:
+        numbers[name] = lowest[name] = len(numbers)
+        path.append(name)
+        for target in sorted(graph[name]):
+            if target not in numbers:
+                yield from visit(target)
+                lowest[name] = min(lowest[name], lowest[target])
+            elif target in path:
+                lowest[name] = min(lowest[name], numbers[target])
+        if lowest[name] == numbers[name]:
+            start = path.index(name)
+            yield set(path[start:])
+            del path[start:]
+
+    for name in graph:
+        if name not in numbers:
+            yield from visit(name)
 
 
-def _load_folder(folder: Path) -> list[Module]:
-    modules: list[Module] = []
-    for path in sorted(folder.rglob("*.py")):
-        parts = path.relative_to(folder.parent).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        text = path.read_text()
-        modules.append(Module(path, name, ast.parse(text), text.splitlines()))
-    return modules
+def _is_participle(word: str) -> bool:
+    return word in IRREGULAR_PARTICIPLES or (word.endswith("ed") and word not in VERBS_IN_ED)
 
 
-def _length(node: ast.AST) -> int:
-    assert isinstance(node, _FUNCTIONS)
-    return (node.end_lineno or node.lineno) - node.lineno + 1
-
-
-def _body_length(node: ast.AST) -> int:
-    assert isinstance(node, _FUNCTIONS)
-    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
-    return (node.end_lineno or node.lineno) - body[0].lineno + 1 if body else 0
+def _place(module: Module, line: int) -> str:
+    path = module.path
+    return f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}:{line}"
 
 
 def main(folder: str = "") -> None:
+    prefix = (ROOT / folder).resolve()
     modules = load_modules()
-    prefix = ".".join(("dragoman", *folder.strip("/").split("/"))) if folder else "dragoman"
-    functions = find_functions(modules)
-    lengths = sorted(function.lines for function in functions)
-    once = find_private_used_once(modules)
-    lines = sum(len(module.lines) for module in modules)
-    small = find_small_single_importer(modules)
-    comments = count_comment_lines(modules)
-    print(f"modules                           {len(modules)}")
-    print(f"lines                             {lines}")
-    middle = lengths[len(lengths) // 2]
-    p95 = lengths[len(lengths) * 95 // 100]
-    print(f"function length p50 / p95 / max   {middle} / {p95} / {lengths[-1]}")
-    print(
-        f"private, referenced once          {len(once)} of {len(functions)} = "
-        f"{len(once) / len(functions):.1%}"
-    )
-    print(f"  of at most 5 lines              {sum(f.body_lines <= 5 for f in once)}")
-    print(f"  passed on, not called           {count_passed_on(modules, once)}")
-    print(f"small, with a single importer     {len(small)}")
-    print(f"comment lines                     {comments} = {comments / lines:.2%}")
-    print(f"public class names defined twice  {len(find_repeated_classes(modules))}")
-    print(
-        f"docstrings that begin with a field  "
-        f"{len(find_docstrings_that_begin_with_a_field(modules))}"
-    )
-    print(
-        f"banned names                      "
-        f"{len(find_banned_names(modules + load_other_modules()))}"
-    )
-    print(f"functions named by a participle   {len(find_participle_functions(modules))}")
-    if not folder:
-        return
-    mine = [
-        module
-        for module in modules
-        if module.name == prefix or module.name.startswith(f"{prefix}.")
-    ]
-    own_lines = sum(len(module.lines) for module in mine)
-    print(
-        f"\nin {prefix}: {len(mine)} modules, {own_lines} lines, {count_comment_lines(mine)} "
-        f"comment lines"
-    )
+    other_modules = load_other_modules()
+    mine = [module for module in modules if module.path.is_relative_to(prefix)]
+    every = [module for module in modules + other_modules if module.path.is_relative_to(prefix)]
+    own_names = {module.name for module in mine}
+    cycles = [group for group in find_import_cycles(modules) if own_names & set(group)]
     for title, found in (
-        (
-            "private, referenced once, at most 5 lines",
-            [f"{f.module}.{f.name}" for f in once if f.body_lines <= 5],
-        ),
-        ("small, with a single importer", small),
-        (
-            "class names defined twice",
-            [
-                f"{p}.{name}"
-                for name, places in find_repeated_classes(modules).items()
-                for p in places
-            ],
-        ),
-        ("docstrings that begin with a field", find_docstrings_that_begin_with_a_field(modules)),
-        ("banned names", find_banned_names(modules)),
-        ("functions named by a participle", find_participle_functions(modules)),
+        ("import cycles", [" <-> ".join(group) for group in cycles]),
+        ("class names defined twice", _list_places(find_repeated_classes(mine))),
+        ("type names with several meanings", _list_places(find_ambiguous_aliases(mine))),
+        ("docstrings that begin with a field", find_docstrings_that_begin_with_a_field(mine)),
+        ("banned names", find_banned_names(every)),
+        ("functions named by a participle", find_participle_functions(mine)),
+        ("test names", find_bad_test_names(every)),
+        ("section headings", find_section_headings(mine)),
+        ("attributes assigned as a tuple", find_packed_attributes(every)),
     ):
-        for name in found:
-            if name.startswith(prefix):
-                print(f"  {title}: {name}")
+        print(f"{title}: {len(found)}")
+        for each in found:
+            print(f"    {each}")
+
+
+def _list_places(found: dict[str, list[str]]) -> list[str]:
+    return [f"{name}: {'; '.join(places)}" for name, places in found.items()]
 
 
 if __name__ == "__main__":

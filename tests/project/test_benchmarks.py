@@ -15,7 +15,9 @@ def test_benchmarks_can_all_be_imported() -> None:
     names = sorted(file.stem for file in FOLDER.glob("*.py"))
     assert "simulator_server" in names
     script = f"import importlib\nfor name in {names!r}:\n    importlib.import_module(name)"
-    found = os.pathsep.join([str(ROOT / "src"), str(ROOT), str(FOLDER)])
+    # The package `tests` lies in the repository and in each package.
+    folders = [ROOT, *ROOT.glob("packages/*"), FOLDER]
+    found = os.pathsep.join(str(folder) for folder in folders)
     environment = {**os.environ, "PYTHONPATH": found}
     command = [sys.executable, "-c", script]
     done = subprocess.run(

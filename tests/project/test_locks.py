@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -12,7 +14,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
-LOCKS = {name: ROOT / "requirements" / f"{name}.lock" for name in ("serve", "test", "check")}
+LOCKS = {
+    name: ROOT / "requirements" / f"{name}.lock" for name in ("serve", "image", "test", "check")
+}
 
 
 def entries(lock: Path) -> list[str]:
@@ -31,42 +35,82 @@ def pins(lock: Path) -> dict[str, set[str]]:
     return found
 
 
+PACKAGES = sorted(ROOT.glob("packages/*/pyproject.toml"))
 TESTED = ("postgres", "redis", "kv-events", "plots")
 """The extras that the tests use, as in the Makefile."""
+LARGE = ("llamacpp", "mlx", "ray", "transformers", "vllm")
+"""Extras with large libraries, which are tested in environments of their own."""
+SDKS = "sdk"
+"""The extra with the vendors' SDKs, which the tests need in any case."""
 
 
-def read_requirements(*groups: str) -> list[Requirement]:
-    text = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    project = text["project"]
-    found = [Requirement(each) for each in project["dependencies"]]
-    found += [Requirement(each) for group in groups for each in text["dependency-groups"][group]]
-    if groups:
-        found += [
-            Requirement(each)
-            for extra in TESTED
-            for each in project["optional-dependencies"][extra]
-        ]
-    return found
+def read_projects() -> list[dict[str, Any]]:
+    return [tomllib.loads(file.read_text())["project"] for file in PACKAGES]
+
+
+def read_requirements(extras: Iterable[str] = (), groups: Iterable[str] = ()) -> list[Requirement]:
+    """Return what all packages need of others, with the groups of the repository."""
+    projects = read_projects()
+    names = {project["name"] for project in projects}
+    listed = [each for project in projects for each in project["dependencies"]]
+    for project in projects:
+        optional = project.get("optional-dependencies", {})
+        listed += [each for extra in extras for each in optional.get(extra, ())]
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    listed += [each for group in groups for each in declared[group]]
+    found = [Requirement(each) for each in listed]
+    return [requirement for requirement in found if requirement.name not in names]
 
 
 def test_extras_match_tested_and_large_groups():
-    text = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    large = {"llamacpp", "mlx", "ray", "transformers", "vllm"}
-    assert set(text["project"]["optional-dependencies"]) == {*TESTED, *large}
+    projects = read_projects()
+    extras = {extra for project in projects for extra in project.get("optional-dependencies", {})}
+    others = {project["name"].removeprefix("dragoman-") for project in projects}
+    assert extras - others == {*TESTED, *LARGE, SDKS}
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"TESTED := {' '.join(f'--extra {extra}' for extra in TESTED)}\n" in makefile
+
+
+def test_packages_pin_each_other_to_their_common_version():
+    projects = read_projects()
+    versions = {
+        re.findall(r'^VERSION = "(.+)"$', file.read_text(), re.MULTILINE)[0]
+        for file in ROOT.glob("packages/*/src/*/_version.py")
+    }
+    assert len(versions) == 1
+    names = {project["name"] for project in projects}
+    for project in projects:
+        extras = project.get("optional-dependencies", {}).values()
+        for each in (*project["dependencies"], *(each for extra in extras for each in extra)):
+            requirement = Requirement(each)
+            if requirement.name in names:
+                assert str(requirement.specifier) == f"=={next(iter(versions))}", each
 
 
 @pytest.mark.parametrize(
-    ("name", "groups"),
-    [("serve", ()), ("test", ("test",)), ("check", ("test", "check"))],
+    ("name", "extras", "groups"),
+    [
+        ("serve", (), ()),
+        ("image", ("postgres", "redis", "kv-events"), ()),
+        ("test", (*TESTED, SDKS), ("test",)),
+        ("check", (*TESTED, SDKS), ("test", "check")),
+    ],
     ids=list(LOCKS),
 )
-def test_lock_satisfies_project_requirements(name: str, groups: tuple[str, ...]):
+def test_lock_satisfies_requirements_of_packages(
+    name: str, extras: tuple[str, ...], groups: tuple[str, ...]
+):
     pinned = pins(LOCKS[name])
-    for requirement in read_requirements(*groups):
+    for requirement in read_requirements(extras, groups):
         versions = pinned[canonicalize_name(requirement.name)]
         assert all(requirement.specifier.contains(Version(version)) for version in versions), (
             requirement
         )
+
+
+@pytest.mark.parametrize("lock", LOCKS.values(), ids=LOCKS)
+def test_lock_omits_own_packages(lock: Path):
+    assert not {project["name"] for project in read_projects()} & pins(lock).keys()
 
 
 @pytest.mark.parametrize("lock", LOCKS.values(), ids=LOCKS)
@@ -80,7 +124,7 @@ def test_lock_has_exact_versions_and_no_locations(lock: Path):
 
 def test_locks_pin_same_versions():
     everything = pins(LOCKS["check"])
-    for name in ("serve", "test"):
+    for name in ("serve", "image", "test"):
         assert pins(LOCKS[name]).items() <= everything.items()
 
 

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from .test_locks import LOCKS, ROOT, entries, pins
+from .test_locks import LARGE, LOCKS, ROOT, SDKS, TESTED, entries, pins, read_requirements
 
 ADVISORIES: dict[str, dict[str, list[str]]] = tomllib.loads(
     (ROOT / "requirements/advisories.toml").read_text()
@@ -86,13 +86,8 @@ def test_sbom_output_is_deterministic():
 
 
 def test_lowest_accepted_versions_have_no_listed_advisory():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    accepted = [
-        *project["dependencies"],
-        *(each for extra in project["optional-dependencies"].values() for each in extra),
-    ]
     found: dict[str, list[str]] = {}
-    for requirement in map(Requirement, accepted):
+    for requirement in read_requirements((*TESTED, *LARGE, SDKS)):
         bounds = [each.version for each in requirement.specifier if each.operator == ">="]
         assert bounds, f"{requirement} has no lower bound"
         found |= {
@@ -101,24 +96,33 @@ def test_lowest_accepted_versions_have_no_listed_advisory():
     assert found == {}
 
 
-def test_test_requirements_outside_locks_have_exact_versions():
-    """For `make test-clients`, `make test-ray` and `make test-vllm`: packages may run
-    code when they are installed.
-    """
-    for name in ("clients.txt", "ray.txt", "vllm.txt"):
-        lines = (ROOT / "requirements" / name).read_text().splitlines()
-        for line in lines:
-            if line and not line.startswith("#"):
-                (specifier,) = Requirement(line.partition(" ;")[0]).specifier
-                assert specifier.operator == "==", line
+def read_exact_requirements(name: str) -> list[Requirement]:
+    lines = (ROOT / "requirements" / name).read_text().splitlines()
+    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("name", ["clients.txt", "engines.txt", "ray.txt", "vllm.txt"])
+def test_requirements_outside_locks_have_exact_versions(name: str):
+    """Packages may run code when they are installed."""
+    requirements = read_exact_requirements(name)
+    assert requirements
+    for requirement in requirements:
+        (specifier,) = requirement.specifier
+        assert specifier.operator == "==", requirement
+
+
+def test_node_clients_have_exact_versions():
     node = json.loads((ROOT / "tests/clients/node/package.json").read_text())
     for package, version in {**node["dependencies"], **node["optionalDependencies"]}.items():
         assert re.fullmatch(r"\d+\.\d+\.\d+", version), package
-    clients = {
-        Requirement(line).name
-        for line in (ROOT / "requirements/clients.txt").read_text().splitlines()[1:]
-    }
+
+
+def test_clients_match_their_dependency_group():
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
-    assert clients - {"torch"} == {Requirement(each).name for each in groups["clients"]}
+    clients = {requirement.name for requirement in read_exact_requirements("clients.txt")}
+    assert clients == {Requirement(each).name for each in groups["clients"]}
+
+
+def test_makefile_installs_exact_versions():
     for line in re.findall(r"install --constraint \S+ (.*)", (ROOT / "Makefile").read_text()):
         assert line.startswith("-r ") or all("==" in package for package in line.split()), line

@@ -15,7 +15,10 @@ from training.tiny.conversation import Conversation, Turn, segments
 from training.tiny.corpus import conversations, long_talk, source
 from training.tiny.english import common_words, docstrings, is_held_out
 
-TEMPLATE = Path(__file__).parents[2] / "src/dragoman/engines/tiny/data/chat_template.jinja"
+TEMPLATE = (
+    Path(__file__).parents[2]
+    / "packages/dragoman/src/dragoman/engines/tiny/data/chat_template.jinja"
+)
 
 
 def build_conversations(seed: int, count: int = 400, progress: float = 0.5) -> list[Conversation]:

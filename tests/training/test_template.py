@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-TEMPLATE = Path(__file__).parents[2] / "src/dragoman/engines/tiny/data/chat_template.jinja"
+TEMPLATE = (
+    Path(__file__).parents[2]
+    / "packages/dragoman/src/dragoman/engines/tiny/data/chat_template.jinja"
+)
 WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {

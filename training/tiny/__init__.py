@@ -1,3 +1,3 @@
-"""The trainer of the embedded model: synthetic chat in, a small Llama out. Nothing in
-the server imports it.
+"""The trainer of the embedded model: generates synthetic conversations and trains a
+small Llama on them. The server does not import it.
 """

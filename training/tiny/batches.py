@@ -1,5 +1,5 @@
-"""Conversations into tensors: encoded, sorted by length, padded. A conversation never
-sees another one.
+"""Batches of conversations: encoded, sorted by length, padded. Each row holds one
+conversation, so that none attends to another.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .tokenizer import PAD
 
 @dataclass(frozen=True)
 class Encoded:
-    """A conversation as token ids, and which of them the model has to produce."""
+    """The token ids of a conversation, and which of them count in the loss."""
 
     tokens: list[int]
     learned: list[bool]
@@ -27,14 +27,16 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Batch:
-    """Two tensors of [rows, time]: token ids, and what counts in the loss."""
+    """Two tensors of shape [rows, time]: token ids, and which of them count in the
+    loss.
+    """
 
     tokens: Tensor
     learned: Tensor
 
 
 def encode(tokenizer: Tokenizer, conversation: Conversation, longest: int) -> Encoded:
-    """Token ids of the conversation, at most `longest` of them."""
+    """Return the first `longest` token ids of the conversation."""
     tokens: list[int] = []
     learned: list[bool] = []
     for segment in segments(conversation):
@@ -45,7 +47,7 @@ def encode(tokenizer: Tokenizer, conversation: Conversation, longest: int) -> En
 
 
 def pad(rows: list[Encoded]) -> Batch:
-    """Rows of one length, filled up on the right."""
+    """Return the rows as a batch, padded on the right to one length."""
     width = max(len(row.tokens) for row in rows)
     tokens = torch.render_full((len(rows), width), PAD)
     learned = torch.zeros((len(rows), width), dtype=torch.bool)
@@ -64,7 +66,7 @@ def batches(
     longest: int,
     pool: int = 1000,
 ) -> Iterator[Batch]:
-    """Endless batches of about `size` tokens, padding included; rows of one batch are
+    """Yield batches of about `size` tokens, padding included; rows of one batch are
     of similar length.
     """
     source = iter(stream)

@@ -1,5 +1,5 @@
-"""Tasks without tools: one question, its answer, and a thought for when the template
-opens the thinking block.
+"""Tasks without tools: a question, its answer, and reasoning for prompts in which the
+template opens the thinking block.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from .source import Source
 
 @dataclass(frozen=True)
 class Exchange:
-    """A question and its answer. `short` is the answer in one word, where there is one."""
+    """A question and its answer.
+
+    short: the answer in one word, if it has one."""
 
     ask: str
     answer: str
@@ -42,7 +44,7 @@ Task = Callable[[Source], Exchange]
 
 
 def greeting(s: Source) -> Exchange:
-    """Hello, and the like."""
+    """Greetings."""
     ask = s.pick(
         ("Hello", "Hi", "Hello!", "Hi there", "Hey", "Good morning", "Hello there!", "hi", "hello")
     )
@@ -65,7 +67,7 @@ def farewell(s: Source) -> Exchange:
 
 
 def identity(s: Source) -> Exchange:
-    """Identity and abilities of the model."""
+    """Questions about the identity and the abilities of the model."""
     if s.chance(0.3):
         ask = s.pick(
             ("What can you do?", "How can you help me?", "What are you able to do?", "Help")
@@ -87,23 +89,25 @@ def identity(s: Source) -> Exchange:
 
 
 def unknown(s: Source) -> Exchange:
-    """A question beyond the model's abilities, which it admits."""
+    """A question that the model cannot answer. It says so."""
     subject = s.title()
     patterns = (f"What is the meaning of {subject}?", f"Explain {subject}.", f"Write a poem about "
         f"{subject}.",
-                f"Why is {subject} important?", f"Who was {subject}?", s.pick(s.sentences))  # fmt: skip
+                f"Why is {subject} important?", f"Who was {subject}?",
+                s.pick(s.sentences))  # fmt: skip
     return Exchange(s.pick(patterns), UNKNOWN, "I do not know that.")
 
 
 def addition(s: Source) -> Exchange:
-    """Sums of two numbers, most of them small: small ones should be right."""
+    """Sums of two numbers, most of them small, because those must be right."""
     top = s.pick((9, 9, 20, 20, 20, 99, 99))
     a = s.integer(0, top)
     b = s.integer(0, top)
     ask = s.pick((f"What is {a} + {b}?", f"What is {a} plus {b}?", f"{a} + {b}", f"Add {a} and "
         f"{b}.",
                   f"How much is {a} + {b}?",
-                  f"What is {a}+{b}?", f"What's {a} + {b}?", f"{a}+{b}", f"Compute {a} + {b}."))  # fmt: skip
+                  f"What is {a}+{b}?", f"What's {a} + {b}?", f"{a}+{b}",
+                  f"Compute {a} + {b}."))  # fmt: skip
     return Exchange(
         ask, f"{a} + {b} = {a + b}.", f"I need to add {a} and {b}. The sum is {a + b}.", str(a + b)
     )
@@ -205,18 +209,17 @@ def counting(s: Source) -> Exchange:
 
 
 def copying(s: Source) -> Exchange:
-    """Repeating anything word for word."""
+    """Repeating words, tokens, names, numbers or codes exactly."""
     text = s.phrase()
-    patterns = ("Say: {}", "Say: {}", "Repeat after me: {}", "Repeat: {}", "Echo: {}", "Repeat the words: {}", "Say {}",
-                "Repeat exactly: {}", "Please repeat this: {}", "Write: {}", "Copy this text: {}", "Repeat this:\n{}",
-                "Say '{}'", 'Say "{}"', "Reply with: {}", "Just say {}", "Answer only with: {}")  # fmt: skip
+    patterns = ("Say: {}", "Say: {}", "Repeat after me: {}", "Repeat: {}", "Echo: {}",
+                "Repeat the words: {}", "Say {}", "Repeat exactly: {}", "Please repeat this: {}",
+                "Write: {}", "Copy this text: {}", "Repeat this:\n{}", "Say '{}'", 'Say "{}"',
+                "Reply with: {}", "Just say {}", "Answer only with: {}")  # fmt: skip
     return Exchange(s.pick(patterns).format(text), text, f"The user wants me to repeat: {text}")
 
 
 def listing(s: Source) -> Exchange:
-    """The first few colours, animals, days or cities that come to mind, as a line, a
-    list or JSON.
-    """
+    """A few colours, animals, days or cities, as a line, a list or JSON."""
     what, items = s.pick(
         (
             ("colors", tuple(dict.fromkeys(COLORS.values()))),
@@ -284,7 +287,7 @@ def words_task(s: Source) -> Exchange:
 
 
 def story(s: Source) -> Exchange:
-    """A story in five sentences; its hero may be given."""
+    """A story of five sentences; the question may name its main character."""
     name = s.name()
     animal = s.pick(ANIMALS)
     other = s.pick(ANIMALS)
@@ -336,7 +339,7 @@ def _long_story(s: Source, name: str, animal: str) -> Exchange:
 
 
 def person_json(s: Source) -> Exchange:
-    """A made-up person, or a described one, as JSON."""
+    """A person as JSON, random or described in the question."""
     name = s.name()
     age = s.integer(18, 80)
     city = s.city()
@@ -400,13 +403,14 @@ def _invent_value(s: Source, key: str) -> str | int:
         return s.integer(18, 80)
     values = {
         "name": s.name, "city": lambda: s.pick(CITIES), "country": lambda: s.pick(tuple(CAPITALS)),
-        "color": lambda: s.pick(tuple(COLORS.values())), "animal": lambda: s.pick(ANIMALS), "day": lambda: s.pick(DAYS),
+        "color": lambda: s.pick(tuple(COLORS.values())), "animal": lambda: s.pick(ANIMALS),
+        "day": lambda: s.pick(DAYS),
     }  # fmt: skip
     return values[key]() if key in values else "something"
 
 
 def lookup(s: Source) -> Exchange:
-    """Reading: several people, one question about one of them."""
+    """Reading: facts about several people, and a question about one of them."""
     people = list({s.name(): s.city() for _ in range(s.integer(1, 4))}.items())
     name, city = s.pick(people)
     if s.chance(0.5):

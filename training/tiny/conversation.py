@@ -1,5 +1,5 @@
-"""What a training example is: turns, calls and tools, and how they become text. Knows
-nothing of tasks or tensors.
+"""Training examples: turns, tool calls and tools, and how they are rendered to text.
+Independent of tasks and tensors.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 @dataclass(frozen=True)
 class Call:
-    """One tool call, its arguments as an object."""
+    """One tool call; its arguments are an object."""
 
     name: str
     arguments: dict[str, Any]
 
     def text(self) -> str:
-        """The call as the model has to write it."""
+        """The call as the model must write it."""
         body = json.dumps({"name": self.name, "arguments": self.arguments}, ensure_ascii=False)
         return f"<tool_call>\n{body}\n</tool_call>"
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One message. An assistant turn with a thought is one whose thinking block the
-    template has opened.
+    """One message. An assistant turn has a `thought` if the template opened its
+    thinking block.
     """
 
     role: Role
@@ -46,7 +46,7 @@ class Turn:
         return message
 
     def answer(self) -> str:
-        """What the model writes in this turn once its thinking, if any, is over."""
+        """What the model writes in this turn after its reasoning."""
         return "\n".join(
             part for part in (self.content, *(call.text() for call in self.calls)) if part
         )
@@ -54,8 +54,8 @@ class Turn:
 
 @dataclass(frozen=True)
 class Conversation:
-    """A whole example: its turns and the tools in its prompt. Or plain `text` without
-    any turns, for completions.
+    """One example: turns, and the tools in the prompt; or plain `text` without turns,
+    for completions.
     """
 
     turns: tuple[Turn, ...] = ()
@@ -69,17 +69,17 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of text; `learned` ones are what the model has to produce."""
+    """A part of the text; only `learned` parts count in the loss."""
 
     text: str
     learned: bool
 
 
 def segments(conversation: Conversation) -> list[Segment]:
-    """The conversation as text, cut where the model's own words begin and end.
+    """Return the conversation as text, split where the model's own output begins and
+    ends.
 
-    Joined, the texts are exactly what the chat template renders; a test holds the two
-    together.
+    The joined texts are exactly what the chat template renders; a test compares them.
     """
     if conversation.text:
         return [Segment(conversation.text + "<|im_end|>", learned=True)]

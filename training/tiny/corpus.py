@@ -1,5 +1,5 @@
-"""The synthetic chat that the model learns from: which tasks, how often, in which
-order. Deterministic by seed.
+"""The synthetic conversations of the training: which tasks, how often, in which order.
+Deterministic for a seed.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from .source import Source
 Maker = Callable[[Source], Conversation]
 
 CHAT_WEIGHTS: tuple[tuple[chat.Task, int], ...] = (
-    (chat.copying, 20), (chat.addition, 24), (chat.keyed_json, 12), (chat.words_task, 10), (chat.person_json, 7),
-    (chat.capital, 6), (chat.general, 8), (chat.counting, 9), (chat.story, 6), (chat.lookup, 8), (chat.greeting, 3),
-    (chat.identity, 4), (chat.larger, 4), (chat.unknown, 3), (chat.farewell, 2),
-    (chat.listing, 6),
+    (chat.copying, 20), (chat.addition, 24), (chat.keyed_json, 12), (chat.words_task, 10),
+    (chat.person_json, 7), (chat.capital, 6), (chat.general, 8), (chat.counting, 9),
+    (chat.story, 6), (chat.lookup, 8), (chat.greeting, 3), (chat.identity, 4), (chat.larger, 4),
+    (chat.unknown, 3), (chat.farewell, 2), (chat.listing, 6),
 )  # fmt: skip
 THINKING_SHARE = 0.2
 
 
 def source(seed: int, *, held_out: bool = False, pieces: Sequence[str] = ()) -> Source:
-    """Random material for this seed. `held_out`: only words that training never sees."""
+    """Return random material for this seed; with `held_out`, only words that are
+    excluded from training.
+    """
     texts = english.docstrings()
     words = [word for word in english.common_words(texts) if english.is_held_out(word) == held_out]
     return Source(
@@ -32,7 +34,7 @@ def source(seed: int, *, held_out: bool = False, pieces: Sequence[str] = ()) -> 
 
 
 def chat_exchange(s: Source) -> chat.Exchange:
-    """One exchange without tools, by weight."""
+    """Return one exchange without tools, chosen by weight."""
     tasks, weights = zip(*CHAT_WEIGHTS, strict=True)
     return s.rng.choices(tasks, weights)[0](s)
 
@@ -42,8 +44,8 @@ def _thinks(s: Source) -> bool:
 
 
 def talk(s: Source) -> Conversation:
-    """One to four exchanges; each may think or not; a system prompt of no consequence
-    may stand in front.
+    """Return one to four exchanges, some with reasoning, and sometimes a system prompt
+    that changes nothing.
     """
     turns: list[Turn] = []
     if s.chance(0.25):
@@ -61,24 +63,24 @@ def talk(s: Source) -> Conversation:
 
 
 def instructed(s: Source) -> Conversation:
-    """A system prompt to follow."""
+    """Return a conversation whose system prompt must be followed."""
     return Conversation(tuple(instructions.styled(s, s.pick(instructions.STYLES), _thinks(s))))
 
 
 def remembered(s: Source) -> Conversation:
-    """A fact to keep in mind."""
+    """Return a conversation with a fact that a later turn asks for."""
     make = s.pick((instructions.persona, instructions.memory))
     return Conversation(tuple(make(s, _thinks(s))))
 
 
 def tooled(s: Source) -> Conversation:
-    """A conversation with tools."""
+    """Return a conversation with tools."""
     makers = (tools.single, tools.parallel, tools.none_fits, tools.several_turns)
     return s.rng.choices(makers, (52, 17, 19, 12))[0](s, _thinks(s))
 
 
 def drill(s: Source) -> Conversation:
-    """Nothing but copying, several times over: where the induction heads come from."""
+    """Return copying tasks only. From these the model learns induction heads."""
     turns: list[Turn] = []
     for _ in range(s.integer(1, 4)):
         turns += instructions.turns_of(chat.copying(s), thinking=s.chance(0.1))
@@ -86,7 +88,7 @@ def drill(s: Source) -> Conversation:
 
 
 def figures(s: Source) -> Conversation:
-    """Three to eight short questions about numbers."""
+    """Return three to eight short questions about numbers."""
     tasks = (chat.addition, chat.counting, chat.larger, chat.listing, chat.words_task)
     weights = (10, 4, 2, 2, 2)
     thinking = _thinks(s)
@@ -97,7 +99,9 @@ def figures(s: Source) -> Conversation:
 
 
 def long_talk(s: Source) -> Conversation:
-    """Ten to thirty exchanges with a fact to remember across most of them."""
+    """Return ten to thirty exchanges, among them a fact and, several exchanges later, a
+    question about it.
+    """
     turns = instructions.memory(s, between=8)
     for _ in range(s.integer(6, 20)):
         turns += instructions.turns_of(chat_exchange(s), thinking=False)
@@ -105,8 +109,8 @@ def long_talk(s: Source) -> Conversation:
 
 
 def plain_text(s: Source) -> Conversation:
-    """Text without any chat, for the plain completions endpoint: stories, facts,
-    numbers, sentences.
+    """Return text that is no conversation, for the completions endpoint: stories,
+    facts, numbers, sentences.
     """
     if s.chance(0.4):
         return Conversation(text=chat.story(s).answer)
@@ -117,7 +121,7 @@ def plain_text(s: Source) -> Conversation:
 
 
 def mixture(progress: float) -> tuple[tuple[Maker, float], ...]:
-    """The weight of each kind of conversation when this share of the training is done."""
+    """Return the weight of each kind of conversation at this share of the training."""
     if progress < 0.07:
         return ((drill, 70.0), (talk, 25.0), (remembered, 5.0))
     last = progress > 0.85
@@ -135,7 +139,7 @@ def mixture(progress: float) -> tuple[tuple[Maker, float], ...]:
 
 
 def conversations(s: Source, progress: Callable[[], float]) -> Iterator[Conversation]:
-    """Endless conversations; the mixture follows the progress that the trainer reports."""
+    """Yield conversations; the mixture follows the progress that the trainer reports."""
     while True:
         makers, weights = zip(*mixture(progress()), strict=True)
         yield s.rng.choices(makers, weights)[0](s)

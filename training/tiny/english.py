@@ -1,13 +1,11 @@
-"""Ordinary English, from the docstrings of the running interpreter's standard library.
-The same interpreter gives the same text; another version gives slightly different text,
-hence slightly different merges.
+"""Ordinary English from the docstrings of the running interpreter's standard library.
+Another Python version gives slightly different text, and so slightly different merges.
 
 Only modules that every build of Python has: Debian packages `tkinter`, and with it
 `turtle`, separately.
 """
 
-# ruff: noqa: SIM905 (word lists read best as words)
-
+# ruff: noqa: SIM905 (a split string is easier to read than a list of words)
 from __future__ import annotations
 
 import importlib
@@ -34,7 +32,7 @@ MODULES = (
 
 
 def docstrings() -> list[str]:
-    """Every public docstring of `MODULES`, each once, in a fixed order."""
+    """Return the public docstrings of `MODULES`, each once, in a fixed order."""
     found: dict[str, None] = {}
     for name in MODULES:
         module = importlib.import_module(name)
@@ -58,7 +56,8 @@ def _own_doc(member: object) -> str:
 
 
 def common_words(texts: list[str], least: int = 4) -> list[str]:
-    """Lower-case words of 3 to 10 letters seen at least `least` times, alphabetically."""
+    """Return the lower-case words of 3 to 10 letters that occur at least `least` times,
+    sorted."""
     counts = Counter(
         word for text in texts for word in re.findall(r"(?<![\w.])[a-z]{3,10}(?![\w.(])", text)
     )
@@ -66,7 +65,9 @@ def common_words(texts: list[str], least: int = 4) -> list[str]:
 
 
 def sentences(texts: list[str]) -> list[str]:
-    """Plain single-line sentences of 20 to 120 characters, each once, in order."""
+    """Return the plain sentences of 20 to 120 characters on one line, each once, in
+    order.
+    """
     found: dict[str, None] = {}
     for text in texts:
         for sentence in re.findall(
@@ -77,5 +78,5 @@ def sentences(texts: list[str]) -> list[str]:
 
 
 def is_held_out(word: str) -> bool:
-    """Whether a word is kept for the evaluation: one word in ten, for good."""
+    """Whether a word is excluded from training and used in the evaluation: one in ten."""
     return zlib.crc32(word.encode()) % 10 == 0

@@ -1,9 +1,9 @@
-"""Greedy evaluation on unseen instances: `python -m training.tiny.evaluate FOLDER
-[FOLDER ...]` prints one table.
+"""Evaluate model folders with greedy sampling on examples that are not in the training
+data: `python -m training.tiny.evaluate FOLDER [FOLDER ...]` prints one table.
 
-Words, names, codes and tools are ones that training never saw (held-out words, another
-seed). An answer counts only when it is right to the last character and ends by itself;
-stories and invented JSON have a checker instead.
+Words, names, codes and tools are excluded from training (held-out words, another seed).
+An answer is right if it equals the expected text and the model ends it; stories and
+invented JSON have a looser check.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Maker = Callable[[Source], Conversation]
 
 @dataclass(frozen=True)
 class Trial:
-    """A kind of question: how to make one, and when an answer is right."""
+    """A kind of question: how to generate one, and when an answer is right."""
 
     name: str
     make: Maker
@@ -37,12 +37,12 @@ class Trial:
 
 
 def exact(text: str, expected: Turn) -> bool:
-    """The very text that was expected."""
+    """The answer equals the expected text."""
     return text == expected.answer()
 
 
 def story_like(text: str, _: Turn) -> bool:
-    """Three to six whole sentences that begin as stories do."""
+    """Three to six complete sentences that begin like a story."""
     return (
         text.startswith("Once upon a time there was a")
         and text.endswith(".")
@@ -51,7 +51,7 @@ def story_like(text: str, _: Turn) -> bool:
 
 
 def same_keys(text: str, expected: Turn) -> bool:
-    """JSON with the keys of the expected object, in its order."""
+    """JSON with the keys of the expected object, in the same order."""
     keys: list[str] = list(json.loads(expected.content))
     try:
         value: Any = json.loads(text)
@@ -71,7 +71,7 @@ def any_of(*tasks: chat.Task, thinking: bool = False) -> Maker:
 
 
 def where(task: chat.Task, holds: Callable[[chat.Exchange], bool]) -> chat.Task:
-    """The task, drawn again until the exchange is of the kind wanted."""
+    """The task, repeated until an exchange meets the condition."""
 
     def drawn(s: Source) -> chat.Exchange:
         while True:
@@ -109,7 +109,7 @@ def styled(make: Callable[[Source], instructions.Style]) -> Maker:
 
 
 def one_call(maker: toolbox.Maker, distractors: int, *, thinking: bool = False) -> Maker:
-    """A single call among so many other tools at least."""
+    """One call, with at least this number of other tools."""
 
     def make(s: Source) -> Conversation:
         wanted = maker(s)
@@ -122,26 +122,26 @@ def one_call(maker: toolbox.Maker, distractors: int, *, thinking: bool = False) 
 
 
 def realistic(s: Source) -> toolbox.Request:
-    """Any of the realistic requests."""
+    """One of the realistic requests."""
     return s.pick(toolbox.REALISTIC)(s)
 
 
 def concluded(s: Source) -> Conversation:
-    """A call, its result, and the conclusion to draw."""
+    """A call and its result; the answer is the conclusion."""
     wanted = tools.request(s)
     turns = tools.answered(wanted.ask, [wanted], thinking=False, until_result=True)
     return Conversation(tuple(turns), tools.with_distractors(s, [wanted.tool]))
 
 
 def parallel_calls(s: Source) -> Conversation:
-    """Up to the calls only: the conclusions are another trial."""
+    """Several calls; the conclusions are another trial."""
     conversation = tools.parallel(s)
     until = next(index for index, turn in enumerate(conversation.turns) if turn.calls)
     return Conversation(conversation.turns[: until + 1], conversation.tools)
 
 
 def trials() -> tuple[Trial, ...]:
-    """The rows of the table."""
+    """Return the rows of the table."""
     invented_json = where(
         chat.keyed_json, lambda e: "JSON object with" in e.ask or "JSON with the" in e.ask
     )
@@ -151,7 +151,9 @@ def trials() -> tuple[Trial, ...]:
     small = where(chat.addition, lambda e: int(e.short) <= 20)
     large = where(chat.addition, lambda e: int(e.short) > 20)
     return (
-        Trial("greeting, thanks, identity", any_of(chat.greeting, chat.farewell, chat.identity), exact),
+        Trial(
+            "greeting, thanks, identity", any_of(chat.greeting, chat.farewell, chat.identity), exact
+        ),
         Trial("addition, sum up to 20", make_exchange(small), exact),
         Trial("addition, sum 21 to 198", make_exchange(large), exact),
         Trial("larger of two numbers", make_exchange(chat.larger), exact),
@@ -162,7 +164,9 @@ def trials() -> tuple[Trial, ...]:
         Trial("repeat 1 word", say(words(1, 1)), exact),
         Trial("repeat 2 to 5 words", say(words(2, 5)), exact),
         Trial("repeat 6 to 12 words", say(words(6, 12)), exact),
-        Trial("repeat random tokens (2 to 10)", say(lambda s: s.piece_string(s.integer(2, 10))), exact),
+        Trial(
+            "repeat random tokens (2 to 10)", say(lambda s: s.piece_string(s.integer(2, 10))), exact
+        ),
         Trial("repeat names", say(lambda s: " ".join(s.name() for _ in range(3))), exact),
         Trial("repeat numbers", say(lambda s: " ".join(str(s.number()) for _ in range(3))), exact),
         Trial("repeat letter-digit codes", say(lambda s: s.code()), exact),
@@ -175,30 +179,40 @@ def trials() -> tuple[Trial, ...]:
         Trial("JSON: given keys", make_exchange(invented_json), same_keys),
         Trial("JSON: given values, arrays", make_exchange(given_json), exact),
         Trial("does not know", make_exchange(chat.unknown), exact),
-        Trial("thinking: chat", any_of(large, chat.capital, chat.lookup, chat.copying, thinking=True), exact),
+        Trial(
+            "thinking: chat",
+            any_of(large, chat.capital, chat.lookup, chat.copying, thinking=True),
+            exact,
+        ),
         Trial("system: capital letters", styled(instructions.capitals_style), exact),
         Trial("system: one word", styled(instructions.one_word_style), exact),
         Trial("system: ending", styled(instructions.ending_style), exact),
         Trial("system: opening", styled(instructions.opening_style), exact),
         Trial("system: always the same", styled(instructions.constant_style), exact),
         Trial("system: JSON key", styled(instructions.json_style), exact),
-        Trial("system: name or fact", lambda s: Conversation(tuple(instructions.persona(s))), exact),
+        Trial(
+            "system: name or fact", lambda s: Conversation(tuple(instructions.persona(s))), exact
+        ),
         Trial("remember over turns", lambda s: Conversation(tuple(instructions.memory(s))), exact),
         Trial("tool: weather alone", one_call(toolbox.weather, 0), exact),
         Trial("tool: realistic, among others", one_call(realistic, 2), exact),
-        Trial("tool: made up, alone or among others", one_call(toolbox.build_invented_tool, 0), exact),
-        Trial("tool: made up, among 2 or 3 others", one_call(toolbox.build_invented_tool, 3), exact),
+        Trial(
+            "tool: made up, alone or among others", one_call(toolbox.build_invented_tool, 0), exact
+        ),
+        Trial(
+            "tool: made up, among 2 or 3 others", one_call(toolbox.build_invented_tool, 3), exact
+        ),
         Trial("thinking: tool", one_call(realistic, 1, thinking=True), exact),
         Trial("tool: none fits", tools.none_fits, exact),
         Trial("tool: parallel calls", parallel_calls, exact),
         Trial("tool: conclusion from the result", concluded, exact),
         Trial("tool: last of several rounds", tools.several_turns, exact),
         Trial("long: recall after 500 to 2,000 tokens", corpus.long_talk, exact),
-    )  # fmt: skip
+    )
 
 
 class Subject:
-    """A model folder, sampled greedily."""
+    """A model folder; answers are sampled greedily."""
 
     def __init__(self, folder: Path) -> None:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
@@ -207,7 +221,7 @@ class Subject:
         self.model: Any = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
     def prompt(self, conversation: Conversation) -> str:
-        """Everything before the last turn, ready for the model to continue."""
+        """Return the text before the last turn, which the model continues."""
         thinking = bool(conversation.turns[-1].thought)
         messages = conversation.messages()[:-1]
         extras = {"tools": list(conversation.tools) or None, "enable_thinking": thinking}
@@ -217,7 +231,7 @@ class Subject:
 
     @torch.no_grad()
     def answers(self, prompts: list[str], limit: int = 200) -> list[str]:
-        """The answer to each prompt; an answer that does not end by itself gets a mark
+        """Return the answer to each prompt; one that the model did not end has a mark
         at its end.
         """
         found: dict[int, str] = {}
@@ -245,7 +259,7 @@ def _ended(text: str) -> str:
 
 
 def score(subject: Subject, trial: Trial, count: int, misses: int = 0) -> float:
-    """The share of right answers to `count` questions, the same ones for every model."""
+    """Return the share of right answers to `count` questions, the same for every model."""
     s = corpus.source(zlib.crc32(trial.name.encode()), held_out=True)
     conversations = [trial.make(s) for _ in range(count)]
     texts = subject.answers([subject.prompt(one) for one in conversations])
@@ -262,7 +276,7 @@ def score(subject: Subject, trial: Trial, count: int, misses: int = 0) -> float:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--count", type=int, default=100)

@@ -1,7 +1,6 @@
-"""The fixed knowledge of the model: what it learns by heart. Constants only."""
+"""The facts that the model memorizes. Constants only."""
 
-# ruff: noqa: SIM905 (word lists read best as words)
-
+# ruff: noqa: SIM905 (a split string is easier to read than a list of words)
 from __future__ import annotations
 
 from types import MappingProxyType
@@ -15,11 +14,13 @@ NAMES: Final = tuple(
 )
 CAPITALS: Final = MappingProxyType(
     {
-        "France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Japan": "Tokyo", "Egypt": "Cairo", "Norway": "Oslo",
-        "Peru": "Lima", "Kenya": "Nairobi", "Canada": "Ottawa", "Greece": "Athens", "Cuba": "Havana",
-        "India": "New Delhi", "Germany": "Berlin", "Austria": "Vienna", "Poland": "Warsaw", "Sweden": "Stockholm",
-        "Finland": "Helsinki", "Denmark": "Copenhagen", "Portugal": "Lisbon", "Ireland": "Dublin", "China": "Beijing",
-        "Russia": "Moscow", "Turkey": "Ankara", "Brazil": "Brasilia", "Chile": "Santiago", "Hungary": "Budapest",
+        "France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Japan": "Tokyo", "Egypt": "Cairo",
+        "Norway": "Oslo", "Peru": "Lima", "Kenya": "Nairobi", "Canada": "Ottawa",
+        "Greece": "Athens", "Cuba": "Havana", "India": "New Delhi", "Germany": "Berlin",
+        "Austria": "Vienna", "Poland": "Warsaw", "Sweden": "Stockholm", "Finland": "Helsinki",
+        "Denmark": "Copenhagen", "Portugal": "Lisbon", "Ireland": "Dublin", "China": "Beijing",
+        "Russia": "Moscow", "Turkey": "Ankara", "Brazil": "Brasilia", "Chile": "Santiago",
+        "Hungary": "Budapest",
     }
 )  # fmt: skip
 CITIES: Final = (
@@ -35,8 +36,9 @@ CITIES: Final = (
 )
 COLORS: Final = MappingProxyType(
     {
-        "the sky": "blue", "grass": "green", "snow": "white", "coal": "black", "a banana": "yellow", "blood": "red",
-        "a carrot": "orange", "a lemon": "yellow", "milk": "white", "a tomato": "red",
+        "the sky": "blue", "grass": "green", "snow": "white", "coal": "black",
+        "a banana": "yellow", "blood": "red", "a carrot": "orange", "a lemon": "yellow",
+        "milk": "white", "a tomato": "red",
     }
 )  # fmt: skip
 SOUNDS: Final = MappingProxyType(

@@ -1,6 +1,4 @@
-"""System prompts that change every answer, and things to keep in mind over several
-turns.
-"""
+"""System prompts that change every answer, and facts that a later turn asks for."""
 
 from __future__ import annotations
 
@@ -18,8 +16,8 @@ SHORT_TASKS = (capital, general, addition, larger)
 
 @dataclass(frozen=True)
 class Style:
-    """An instruction and how it turns (answer, one-word answer) into what the model
-    must say.
+    """An instruction, and a function from an answer and its one-word form to the answer
+    that follows the instruction.
     """
 
     instruction: str
@@ -27,13 +25,14 @@ class Style:
 
 
 def short_exchange(s: Source) -> Exchange:
-    """A question with a short, certain answer."""
+    """Return a question that has an answer in one word."""
     return s.pick((*SHORT_TASKS, greeting))(s) if s.chance(0.8) else greeting(s)
 
 
 def capitals_style(s: Source) -> Style:
     """Everything in capital letters."""
-    text = s.pick(("Always answer in capital letters.", "Answer in capital letters.", "Write everything in upper case.",
+    text = s.pick(("Always answer in capital letters.", "Answer in capital letters.",
+                   "Write everything in upper case.",
                    "Answer only in capital letters."))  # fmt: skip
     return Style(text, lambda answer, _: answer.upper())
 
@@ -54,7 +53,8 @@ def one_word_style(s: Source) -> Style:
 def ending_style(s: Source) -> Style:
     """A word at the end of every answer."""
     word = s.title()
-    text = s.pick(("End every answer with '{}'.", "Always end your answer with '{}'.", "Finish every answer with '{}'.",
+    text = s.pick(("End every answer with '{}'.", "Always end your answer with '{}'.",
+                   "Finish every answer with '{}'.",
                    "End every answer with the word {}.")).format(word)  # fmt: skip
     return Style(text, lambda answer, _: f"{answer} {word}")
 
@@ -63,7 +63,8 @@ def opening_style(s: Source) -> Style:
     """A word at the start of every answer."""
     word = s.title()
     text = s.pick(("Start every answer with '{}'.", "Always begin your answer with '{}'.",
-                   "Begin every answer with '{}'.", "Start every answer with the word {}.")).format(word)  # fmt: skip
+                   "Begin every answer with '{}'.",
+                   "Start every answer with the word {}.")).format(word)  # fmt: skip
     return Style(text, lambda answer, _: f"{word} {answer}")
 
 
@@ -100,7 +101,7 @@ STYLES: tuple[Callable[[Source], Style], ...] = (
 def turns_of(
     exchange: Exchange, *, thinking: bool, style: Style | None = None
 ) -> tuple[Turn, Turn]:
-    """The exchange as two turns, in the requested style."""
+    """Return the exchange as two turns, in the requested style."""
     answer = style.rewrite(exchange.answer, exchange.short) if style else exchange.answer
     return Turn("user", exchange.ask), Turn(
         "assistant", answer, thought=exchange.thought if thinking else ""
@@ -108,8 +109,8 @@ def turns_of(
 
 
 def styled(s: Source, make: Callable[[Source], Style], thinking: bool = False) -> list[Turn]:
-    """A system prompt and one to three short exchanges that follow it; seldom the order
-    comes in mid-conversation.
+    """Return a system prompt and one to three short exchanges that follow it. In a few
+    cases the instruction comes later in the conversation.
     """
     style = make(s)
     exchanges = [short_exchange(s) for _ in range(s.pick((1, 1, 2, 3)))]
@@ -125,7 +126,7 @@ def styled(s: Source, make: Callable[[Source], Style], thinking: bool = False) -
 
 
 def persona(s: Source, thinking: bool = False) -> list[Turn]:
-    """A name or a fact in the system prompt, and a question about it."""
+    """Return a system prompt with a name or a fact, and a question about it."""
     if s.chance(0.5):
         name = s.name()
         statement = s.pick(
@@ -155,8 +156,8 @@ def persona(s: Source, thinking: bool = False) -> list[Turn]:
 
 
 def memory(s: Source, thinking: bool = False, between: int = 2) -> list[Turn]:
-    """A statement of the user, up to `between` other exchanges, and a question about
-    it.
+    """Return a statement of the user, up to `between` other exchanges, and a question
+    about it.
     """
     if s.chance(0.4):
         name = s.name()

@@ -1,5 +1,5 @@
-"""A Llama in torch, written for training on one CPU core, and its export under the
-usual names.
+"""A Llama in torch for training on one CPU core, and its export with the names of
+transformers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class Shape:
 
 
 class Block(nn.Module):
-    """Attention and a gated feed-forward, each on a normalised residual."""
+    """A layer: attention and a gated feed-forward network, each with a normalised input
+    and a residual connection.
+    """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -50,7 +52,7 @@ class Block(nn.Module):
         self.down = nn.Linear(shape.inner, shape.hidden, bias=False)
 
     def sizes(self) -> list[int]:
-        """The widths of q, k and v in the joint projection."""
+        """Return the widths of q, k and v in the joint projection."""
         return [self.shape.heads * self.shape.head] + [self.shape.kv_heads * self.shape.head] * 2
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -75,8 +77,10 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention. The fused bf16 kernel is slow backwards on a CPU: short rows go
-    by plain products, long ones through the fused float32 kernel.
+    """Compute causal attention.
+
+    The backward pass of the fused bf16 kernel is slow on a CPU, so short rows take
+    plain products, and long ones the fused float32 kernel.
     """
     time = q.shape[2]
     if time > 256:
@@ -89,7 +93,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class Llama(nn.Module):
-    """The whole model with tied embeddings."""
+    """The model, with tied embeddings."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -102,7 +106,9 @@ class Llama(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """tokens is [batch, time]; the result is the normalised last hidden state."""
+        """tokens is [batch, time]; the result is the normalised hidden state of the
+        last layer.
+        """
         half = torch.arange(0, self.shape.head, 2) / self.shape.head
         angles = torch.outer(torch.arange(tokens.shape[1]).float(), 1 / self.shape.theta**half)
         cos = angles.cos()
@@ -142,7 +148,7 @@ def restore(model: Llama, folder: Path) -> None:
 
 
 def _tensors(model: Llama) -> dict[str, Tensor]:
-    """The weights under their public names: views, so that they can be written to."""
+    """Return the weights by their public names, as views that can be written to."""
     tensors: dict[str, Tensor] = {
         "model.embed_tokens.weight": model.embedding.weight,
         "model.norm.weight": model.norm.weight,

@@ -1,5 +1,5 @@
-"""Muon (Jordan et al., 2024) for the matrices inside the blocks, AdamW for the rest. A
-small model learns about twice as much from a token with it as with AdamW alone.
+"""Muon (Jordan et al., 2024) for the matrices of the blocks, AdamW for the rest. A
+small model learns about twice as much from a token as with AdamW alone.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from .model import Llama
 
 
 def orthogonal(matrix: Tensor, steps: int = 5) -> Tensor:
-    """An approximately orthogonal matrix with the singular vectors of this one
-    (Newton-Schulz, quintic).
+    """Return an approximately orthogonal matrix with the singular vectors of this one
+    (the quintic Newton-Schulz iteration).
     """
     x = matrix.to(torch.bfloat16)
     tall = x.shape[0] > x.shape[1]
@@ -27,7 +27,7 @@ def orthogonal(matrix: Tensor, steps: int = 5) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose update is made orthogonal, matrix by matrix."""
+    """Momentum whose update is orthogonalized for each matrix."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # noqa: ARG002
-        """One update of every matrix that has a gradient."""
+        """Update every matrix that has a gradient."""
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is None:
@@ -55,8 +55,8 @@ class Muon(torch.optim.Optimizer):
 
 
 def optimizers(model: Llama, matrix_lr: float, other_lr: float) -> list[torch.optim.Optimizer]:
-    """Muon for the blocks' matrices, AdamW for embedding and norms. `initial_lr` is
-    kept for the schedule.
+    """Return Muon for the matrices of the blocks, and AdamW for embedding and norms.
+    The schedule reads `initial_lr`.
     """
     matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
     chosen = {id(p) for p in matrices}

@@ -1,9 +1,6 @@
-"""Where a task takes its random words, names, numbers and phrases from. One seeded
-generator, no other state.
-"""
+"""Random words, names, numbers and phrases for the tasks, from one seeded generator."""
 
-# ruff: noqa: SIM905 (word lists read best as words)
-
+# ruff: noqa: SIM905 (a split string is easier to read than a list of words)
 from __future__ import annotations
 
 import random
@@ -24,10 +21,11 @@ CODAS = ["", "", "", "n", "r", "l", "s", "m", "k", "t"]
 class Source:
     """Random material.
 
-    `words` are ordinary English words, `sentences` whole sentences, `pieces` the texts
-    of a tokenizer's tokens (words, while there is no tokenizer yet). `known` says
-    whether the lists learnt by heart may be used too: an evaluation on unseen words
-    turns it off.
+    words: ordinary English words.
+    sentences: complete sentences.
+    pieces: the texts of a tokenizer's tokens; words, while there is no tokenizer yet.
+    known: whether the memorized lists may be used too; False in an evaluation on words
+      that are excluded from training.
     """
 
     rng: random.Random
@@ -37,34 +35,34 @@ class Source:
     known: bool = True
 
     def chance(self, probability: float) -> bool:
-        """True with this probability."""
+        """Return True with this probability."""
         return self.rng.random() < probability
 
     def pick(self, items: Sequence[T]) -> T:
-        """One of the items."""
+        """Return one of the items."""
         return items[self.rng.randrange(len(items))]
 
     def sample(self, items: Sequence[T], count: int) -> list[T]:
-        """Some of the items, each once, in random order."""
+        """Return some of the items, each at most once, in random order."""
         return self.rng.sample(items, count)
 
     def integer(self, low: int, high: int) -> int:
-        """A whole number, both ends included."""
+        """Return an integer; both bounds are included."""
         return self.rng.randint(low, high)
 
     def word(self) -> str:
-        """A lower-case word."""
+        """Return a lower-case word."""
         return self.pick(WORDS) if self.known and self.chance(0.25) else self.pick(self.words)
 
     def distinct_words(self, count: int) -> list[str]:
-        """Words, no two the same."""
+        """Return different words."""
         found: dict[str, None] = {}
         while len(found) < count:
             found.setdefault(self.word())
         return list(found)
 
     def name(self) -> str:
-        """A capitalised name: a common one, or random syllables."""
+        """Return a capitalised name: a common one, or random syllables."""
         if self.known and self.chance(0.4):
             return self.pick(NAMES)
         syllables = (
@@ -74,7 +72,7 @@ class Source:
         return "".join(syllables).capitalize()
 
     def city(self) -> str:
-        """A place: a real city, a capitalised word or a made-up name."""
+        """Return a place: a real city, a capitalised word or an invented name."""
         if self.known and self.chance(0.5):
             return self.pick(CITIES)
         if self.chance(0.15):
@@ -82,23 +80,23 @@ class Source:
         return self.word().capitalize() if self.chance(0.5) else self.name()
 
     def number(self) -> int:
-        """A number of one to five digits, short ones more often."""
+        """Return a number of one to five digits; short ones are more frequent."""
         return self.integer(0, 10 ** self.pick((1, 2, 2, 3, 3, 4, 5)) - 1)
 
     def code(self) -> str:
-        """A string of letters and digits without meaning, such as x7Kq2."""
+        """Return a random string of letters and digits, such as x7Kq2."""
         return "".join(self.rng.choices(string.ascii_letters + string.digits, k=self.integer(3, 8)))
 
     def piece_string(self, count: int) -> str:
-        """Random tokens glued together, with no white space at either end and none but
-        blanks inside.
+        """Return the joined texts of random tokens, without white space at the ends and
+        with no white space but blanks within.
         """
         return (
             " ".join("".join(self.pick(self.pieces) for _ in range(count)).split()) or self.word()
         )
 
     def title(self) -> str:
-        """A short value: a word, two words, a name or a code."""
+        """Return a short value: a word, two words, a name or a code."""
         kind = self.integer(0, 9)
         if kind < 4:
             return self.word()
@@ -113,8 +111,8 @@ class Source:
         )
 
     def phrase(self) -> str:
-        """Something to repeat: words, pieces, names, numbers, codes or a sentence; 1 to
-        about 16 tokens.
+        """Return a phrase to repeat: words, pieces, names, numbers, codes or a
+        sentence; 1 to about 16 tokens.
         """
         kind = self.integer(0, 9)
         count = self.pick((1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 10, 12))

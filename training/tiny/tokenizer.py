@@ -1,5 +1,5 @@
-"""The tokenizer: byte-level BPE with single digits, trained on the synthetic chat and
-on ordinary English.
+"""The tokenizer: byte-level BPE with single digits, trained on the synthetic
+conversations and on ordinary English.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from .corpus import conversations, source
 from .english import docstrings
 
 SPECIAL_TOKENS = (
-    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>",
-    "<tool_response>", "</tool_response>",
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>",
+    "</tool_call>", "<tool_response>", "</tool_response>",
 )  # fmt: skip
 PAD = 0
 END = 2
-# Qwen2's split, so that every engine knows it (llama.cpp calls it "qwen2"): words with
-# one leading blank, digits alone.
+# Qwen2's split, which other engines support (llama.cpp calls it "qwen2"): words with
+# one leading blank, single digits.
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| "
     r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -27,7 +27,7 @@ SPLIT = (
 
 
 def train_tokenizer(seed: int, vocabulary: int, samples: int = 6000) -> Tokenizer:
-    """Merges from `samples` conversations and all docstrings."""
+    """Train the merges on `samples` conversations and all docstrings."""
     corpus = itertools.islice(conversations(source(seed), lambda: 0.5), samples)
     chat = ("".join(segment.text for segment in segments(one)) for one in corpus)
     tokenizer = Tokenizer(models.BPE())
@@ -49,7 +49,7 @@ def train_tokenizer(seed: int, vocabulary: int, samples: int = 6000) -> Tokenize
 
 
 def piece_texts(tokenizer: Tokenizer) -> list[str]:
-    """The printable texts of all ordinary tokens: material for copying anything."""
+    """Return the printable texts of all ordinary tokens, for the copying tasks."""
     texts = (
         tokenizer.decode([token])
         for token in range(len(SPECIAL_TOKENS), tokenizer.get_vocab_size())

@@ -1,10 +1,8 @@
-"""Tools and requests for them: realistic ones with natural wording, and made-up ones
-whose schema is all there is to go by. Every `Request` carries the one call that answers
-it.
+"""Tools and requests for them: realistic tools with natural wording, and invented
+tools, which only their schema explains. Each `Request` has the call that answers it.
 """
 
-# ruff: noqa: SIM905 (word lists read best as words)
-
+# ruff: noqa: SIM905 (a split string is easier to read than a list of words)
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -26,7 +24,7 @@ UNITS = ("celsius", "fahrenheit")
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a tool: its schema and whether it must be given."""
+    """One parameter of a tool: its schema, and whether it is required."""
 
     name: str
     schema: dict[str, Any]
@@ -35,7 +33,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool as the model sees it, and its topic: two tools of one topic could answer
+    """A tool as the model sees it, and its topic. Two tools of one topic could answer
     the same request.
     """
 
@@ -46,7 +44,7 @@ class Tool:
     strict: bool = False
 
     def declaration(self) -> dict[str, Any]:
-        """The tool in the form that chat templates get."""
+        """The tool in the form that chat templates read."""
         properties = {parameter.name: parameter.schema for parameter in self.parameters}
         required = [parameter.name for parameter in self.parameters if parameter.required]
         schema: dict[str, Any] = {"type": "object", "properties": properties}
@@ -61,8 +59,10 @@ class Tool:
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks, and the call that it takes. `result` and `conclusion`: what
-    came back, what to say then.
+    """What a user asks, and the call that answers it.
+
+    result: what the tool returns.
+    conclusion: the answer to the user after the result.
     """
 
     ask: str
@@ -88,7 +88,7 @@ def _tool(s: Source, topic: str, names: str, description: str, *parameters: Para
 
 
 def outcome(s: Source) -> tuple[str, str]:
-    """A result that any tool may give, and what to say about it."""
+    """Return a result that any tool may give, and the answer to it."""
     value = s.title()
     return s.pick(
         (
@@ -154,7 +154,7 @@ def weather(s: Source) -> Request:
 
 
 def arithmetic(s: Source) -> Request:
-    """A sum or a product by tool."""
+    """A sum or a product."""
     a = s.number()
     b = s.number()
     first, second = s.pick((("a", "b"), ("a", "b"), ("x", "y")))
@@ -322,7 +322,7 @@ def set_timer(s: Source) -> Request:
 
 
 def set_light(s: Source) -> Request:
-    """A lamp, on or off."""
+    """Switching a lamp on or off."""
     room = s.pick(("kitchen", "bedroom", "office", "garden", s.word()))
     on = s.chance(0.5)
     tool = _tool(
@@ -345,12 +345,13 @@ def set_light(s: Source) -> Request:
 
 
 REALISTIC: tuple[Maker, ...] = (
-    weather, weather, arithmetic, search, read_file, write_file, send_email, get_time, set_timer, set_light,
+    weather, weather, arithmetic, search, read_file, write_file, send_email, get_time, set_timer,
+    set_light,
 )  # fmt: skip
 
 
 def _value(s: Source, kind: str) -> tuple[dict[str, Any], Any, str]:
-    """A schema of this kind, a value for it, and the value as a user writes it."""
+    """Return a schema of this kind, a value for it, and the value as a user writes it."""
     if kind == "integer":
         whole = s.number()
         return _schema(kind), whole, str(whole)
@@ -378,8 +379,8 @@ def _spell(s: Source, verb: str, noun: str) -> str:
 
 
 def build_invented_tool(s: Source) -> Request:
-    """An invented tool with up to three parameters; the request names what the schema
-    names.
+    """Return a request for an invented tool with up to three parameters. The request
+    uses the names of the schema.
     """
     verb, noun, *names = [s.pick(VERBS), *s.distinct_words(1 + s.pick((0, 1, 1, 1, 2, 2, 3)))]
     parameters: list[Parameter] = []

@@ -1,5 +1,5 @@
-"""Conversations with tools: choose one or several, or none; read the results; continue
-the conversation.
+"""Conversations with tools: choosing one, several or none, reading the results, and
+continuing the conversation.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ NO_TOOL = "I have no tool for that."
 
 
 def talk(s: Source) -> Exchange:
-    """Talk that no tool of the toolbox could answer: no sums."""
+    """Return an exchange that no tool could answer, so no sums."""
     return s.pick((greeting, capital, general, larger))(s)
 
 
 def request(s: Source) -> Request:
-    """Something to ask for: as often realistic as made up."""
+    """Return a request for a realistic or an invented tool, with equal probability."""
     return s.pick(REALISTIC)(s) if s.chance(0.5) else build_invented_tool(s)
 
 
 def with_distractors(
     s: Source, wanted: list[Tool], least: int = 0
 ) -> tuple[dict[str, object], ...]:
-    """The wanted tools among up to three others, in random order, no name and no topic
-    twice.
+    """Return the given tools and up to three others in random order; no name and no
+    topic occurs twice.
     """
     tools = list({tool.name: tool for tool in wanted}.values())
     for _ in range(max(least, s.pick((0, 0, 1, 1, 2, 3)))):
@@ -45,8 +45,8 @@ def _thought(requests: list[Request], thinking: bool) -> str:
 def answered(
     ask: str, requests: list[Request], *, thinking: bool, until_result: bool
 ) -> list[Turn]:
-    """The user asks, the model calls; with `until_result` the results come and the
-    model concludes.
+    """Return the turns of requests: the question, the calls, and with `until_result`
+    the results and the answer.
     """
     calls = tuple(one.call() for one in requests)
     turns = [
@@ -63,14 +63,14 @@ def answered(
 
 
 def single(s: Source, thinking: bool = False) -> Conversation:
-    """One request, one call."""
+    """Return a conversation with one call."""
     wanted = request(s)
     turns = answered(wanted.ask, [wanted], thinking=thinking, until_result=s.chance(0.5))
     return Conversation((*_system(s), *turns), with_distractors(s, [wanted.tool]))
 
 
 def parallel(s: Source, thinking: bool = False) -> Conversation:
-    """Two or three requests at once, of one tool or of several."""
+    """Return a conversation with two or three calls at once, of one tool or of several."""
     if s.chance(0.4):
         ask, requests = _weather_of_several(s)
     else:
@@ -120,8 +120,8 @@ def _weather_of_several(s: Source) -> tuple[str, list[Request]]:
 
 
 def none_fits(s: Source, thinking: bool = False) -> Conversation:
-    """Tools are there, but the user only talks, or asks for something that no tool
-    does.
+    """Return a conversation in which no tool fits: the user makes conversation, or asks
+    for something that no tool does.
     """
     tools = with_distractors(s, [], least=1)
     if s.chance(0.6):
@@ -142,7 +142,7 @@ def _related(declaration: dict[str, object], tool: Tool) -> bool:
 
 
 def several_turns(s: Source, thinking: bool = False) -> Conversation:
-    """Two or three rounds with the same tools, talk in between."""
+    """Return two or three rounds with the same tools, with other exchanges in between."""
     requests = _different(s, 3)
     turns: list[Turn] = []
     for wanted in requests[: s.integer(2, 3)]:

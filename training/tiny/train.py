@@ -22,15 +22,19 @@ from .model import CONTEXT, Llama, Shape, export, restore
 from .optimizer import optimizers
 from .tokenizer import piece_texts, train_tokenizer
 
-TEMPLATE = Path(__file__).parents[2] / "src/dragoman/engines/tiny/data/chat_template.jinja"
+TEMPLATE = (
+    Path(__file__).parents[2]
+    / "packages/dragoman/src/dragoman/engines/tiny/data/chat_template.jinja"
+)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides the outcome. `minutes` of wall clock, if they are over
-    first, shorten the schedule: the training ends as planned, but the result is then
-    not the same on every machine. `done` is the share of the schedule that an earlier
-    sitting has behind it.
+    """All that determines the result.
+
+    minutes: wall-clock time after which the schedule ends, if it is shorter. The result
+      then depends on the speed of the machine.
+    done: the share of the schedule that an earlier run completed.
     """
 
     steps: int
@@ -46,7 +50,7 @@ class Settings:
 
 
 class Clock:
-    """How much of the training is done."""
+    """The progress of the training."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -54,14 +58,16 @@ class Clock:
         self.step = 0
 
     def progress(self) -> float:
-        """From `done` to 1: by steps, or by minutes if those run out sooner."""
+        """Return the progress, from `done` to 1: by steps, or by time if it ends
+        sooner.
+        """
         minutes = (time.monotonic() - self.begun) / 60
         share = max(self.step / self.settings.steps, minutes / self.settings.minutes)
         return self.settings.done + (1 - self.settings.done) * share
 
     def rate(self) -> float:
-        """The share of the learning rate: a short warm-up, a plateau, then down to
-        nearly nothing.
+        """Return the factor of the learning rate: a short warm-up, a plateau, a linear
+        decay.
         """
         return min(
             1.0, (self.step + 1) / 50, max(0.01, (1 - self.progress()) / self.settings.cooldown)
@@ -71,8 +77,8 @@ class Clock:
 def train(
     settings: Settings, tokenizer: Tokenizer, folder: Path, earlier: Path | None = None
 ) -> Llama:
-    """The trained model, begun anew or with the weights of an earlier sitting. Every
-    1,000 steps its present state is written to the folder.
+    """Train a model, from scratch or from the weights of an earlier run. Every 1,000
+    steps its current weights are written to the folder.
     """
     torch.manual_seed(settings.seed)
     model = Llama(settings.shape)
@@ -110,8 +116,8 @@ def train(
 
 
 def update(model: Llama, both: list[torch.optim.Optimizer], batch: Batch, rate: float) -> float:
-    """One step of every optimizer at this share of its learning rate; the loss before
-    it.
+    """Take a step with every optimizer at this factor of its learning rate; return the
+    loss before the step.
     """
     with torch.autocast("cpu", torch.bfloat16):
         loss = model.loss(batch.tokens, batch.learned)
@@ -126,7 +132,7 @@ def update(model: Llama, both: list[torch.optim.Optimizer], batch: Batch, rate: 
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """tokenizer.json, tokenizer_config.json and the chat template."""
+    """Write tokenizer.json, tokenizer_config.json and the chat template."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
@@ -141,7 +147,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=6000)

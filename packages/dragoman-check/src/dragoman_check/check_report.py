@@ -5,20 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from .session import (
-    Check,
-    CheckTarget,
-    Exchange,
-)
+from .check_catalog import Check
+from .client import CheckTarget
+from .exchange import Exchange
 
 
 class CheckOutcome(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """It does not apply here, or cannot be judged."""
+    """The rule does not apply, or whether it holds cannot be determined."""
     UNTRIED = "untried"
-    """It did not run, since the limit of requests or tokens was used up."""
+    """The check did not run: the limit of requests or tokens was used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +60,16 @@ class CheckReport:
 
     @property
     def score(self) -> float | None:
-        """Percentage of judged checks that passed; a `should` has half the weight of a
-        `must`. None without any.
+        """Percentage of the passed among the passed and failed checks; a `should` has
+        half the weight of a `must`. None without any.
         """
-        judged = [
+        decided = [
             verdict
             for verdict in self.verdicts
             if verdict.outcome in (CheckOutcome.PASSED, CheckOutcome.FAILED)
         ]
         weights = [
-            (1.0 if verdict.check.level == "must" else 0.5, verdict.outcome) for verdict in judged
+            (1.0 if verdict.check.level == "must" else 0.5, verdict.outcome) for verdict in decided
         ]
         total = sum(weight for weight, _ in weights)
         passed = sum(weight for weight, outcome in weights if outcome is CheckOutcome.PASSED)

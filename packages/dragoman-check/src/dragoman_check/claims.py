@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from .session import (
-    REFUSALS,
-    Client,
-    Session,
-)
+from .client import Client
+from .session import REFUSALS, Session
 
 ROUTES = {
     "chat": ("POST", "/v1/chat/completions"),
@@ -28,52 +25,80 @@ ROUTES = {
     "health": ("GET", "/health"),
     "metrics": ("GET", "/metrics"),
 }
-"""Claim -> the route that `auto` probes for it. A route that answers 404, 405 or 501 is
+"""Claim -> the route that `auto` probes for it. A route that returns 404, 405 or 501 is
 absent.
 """
-
-
 _BASE = {"http", "models", "cancellation"}
-
-
 _OPENAI = _BASE | {"chat", "embeddings"}
-
-
 _RICH = {"forced tools", "tools", "json_schema", "json_object", "logprobs", "n"}
-"""Features that may be refused with an error unless the profile claims them."""
-
-
+"""Features that may be rejected with an error unless the profile claims them."""
 PROFILES: dict[str, frozenset[str]] = {
     "openai": frozenset(
-        _OPENAI | _RICH
-        | {"completions", "responses", "state", "background", "websocket", "conversations", "input-tokens"}
+        _OPENAI
+        | _RICH
+        | {
+            "completions",
+            "responses",
+            "state",
+            "background",
+            "websocket",
+            "conversations",
+            "input-tokens",
+        }
         | {"request-id", "codex", "files"}
     ),
-    "anthropic": frozenset(_BASE | {"messages", "count-tokens", "claude-code", "tools", "forced tools", "request-id"}),
+    "anthropic": frozenset(
+        _BASE | {"messages", "count-tokens", "claude-code", "tools", "forced tools", "request-id"}
+    ),
     "vllm": frozenset(
-        _OPENAI | _RICH
-        | {"completions", "responses", "messages", "count-tokens", "tokenize", "vllm", "vllm-generate", "health"}
+        _OPENAI
+        | _RICH
+        | {
+            "completions",
+            "responses",
+            "messages",
+            "count-tokens",
+            "tokenize",
+            "vllm",
+            "vllm-generate",
+            "health",
+        }
         | {"metrics", "codex", "claude-code"}
     ),
-    "sglang": frozenset(_OPENAI | _RICH | {"completions", "responses", "messages", "sglang", "health", "metrics"}),
+    "sglang": frozenset(
+        _OPENAI | _RICH | {"completions", "responses", "messages", "sglang", "health", "metrics"}
+    ),
     "llamacpp": frozenset(
-        _OPENAI | _RICH | {"completions", "responses", "messages", "count-tokens", "llamacpp", "health", "metrics"}
+        _OPENAI
+        | _RICH
+        | {"completions", "responses", "messages", "count-tokens", "llamacpp", "health", "metrics"}
     ),
     "ollama": frozenset(
-        _OPENAI | {"completions", "responses", "messages", "ollama", "tools", "json_schema", "json_object"}
+        _OPENAI
+        | {"completions", "responses", "messages", "ollama", "tools", "json_schema", "json_object"}
     ),
     "tgi": frozenset((_OPENAI - {"embeddings"}) | {"tgi", "health", "metrics"}),
-    "litellm": frozenset(_OPENAI | {"completions", "responses", "messages", "count-tokens", "tools"}),
+    "litellm": frozenset(
+        _OPENAI | {"completions", "responses", "messages", "count-tokens", "tools"}
+    ),
     "transformers": frozenset((_OPENAI - {"embeddings"}) | {"completions", "responses", "health"}),
     "dragoman": frozenset(
         _OPENAI
         | {*ROUTES} - {"llamacpp"}
-        | {"state", "background", "websocket", "input-tokens", "request-id", "codex", "claude-code", "vllm", "dragoman"}
+        | {
+            "state",
+            "background",
+            "websocket",
+            "input-tokens",
+            "request-id",
+            "codex",
+            "claude-code",
+            "vllm",
+            "dragoman",
+        }
     ),
-}  # fmt: skip
+}
 """Profile -> what such a server claims."""
-
-
 IMPLIED = {
     "responses": {"state", "background", "websocket", "input-tokens", "codex"},
     "messages": {"claude-code"},
@@ -83,8 +108,6 @@ IMPLIED = {
 """Claim found by its route -> more claims that `auto` assumes. Their checks are skipped
 if the server rejects them.
 """
-
-
 _WITHOUT_GENERATION = frozenset(
     {"embeddings", "models", "http", "rerank", "health", "metrics", "files", "request-id", "key"}
 )

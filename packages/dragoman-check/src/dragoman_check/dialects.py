@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .client_answer import (
-    ClientAnswer,
+from .error_bodies import check_ollama_error, check_openai_error
+from .parsed_response import (
+    ParsedResponse,
     fold_chat,
     fold_completion,
     fold_message,
@@ -19,9 +20,8 @@ from .client_answer import (
     read_ollama,
     read_response,
 )
-from .error_bodies import check_ollama_error, check_openai_error
 from .rules import anthropic, chat, completions, ollama, responses
-from .session import Json
+from .rules.json_values import JsonObject
 from .sse import normalize_sse
 
 
@@ -30,13 +30,13 @@ class Dialect:
     """One API that generates text.
 
     source: URL of the reference.
-    build: builds a request body from the model, the prompt and the limit of output
+    build_body: builds a request body from the model, the prompt and the limit of output
         tokens.
-    read: reads an answer's object.
-    fold: reads a stream's bytes.
-    judge: checks the form of a stream. Raises Violation.
-    judge_object: checks the form of an answer's object. Raises Violation.
-    check_error: checks the form of an error's body. Raises Violation.
+    read: reads a response object.
+    fold: accumulates a stream.
+    check_stream: checks the format of a stream. Raises Violation.
+    check_object: checks the format of a response object. Raises Violation.
+    check_error: checks the format of an error body. Raises Violation.
     limit, prompt, stop: names of the request fields; `stop` is None if there is none.
     stream_options: request fields that a stream needs besides `stream`.
     stream_type: Content-Type of a stream.
@@ -45,12 +45,12 @@ class Dialect:
     name: str
     path: str
     source: str
-    build: Callable[[str, str, int], Json]
-    read: Callable[[Json], ClientAnswer]
-    fold: Callable[[bytes], ClientAnswer]
-    judge: Callable[[bytes], object]
-    judge_object: Callable[[Json], object]
-    check_error: Callable[[Json], object]
+    build_body: Callable[[str, str, int], JsonObject]
+    read: Callable[[JsonObject], ParsedResponse]
+    fold: Callable[[bytes], ParsedResponse]
+    check_stream: Callable[[bytes], object]
+    check_object: Callable[[JsonObject], object]
+    check_error: Callable[[JsonObject], object]
     limit: str
     prompt: str
     stop: str | None = None
@@ -65,11 +65,11 @@ class Dialect:
         """
         return self.name in ("chat", "responses", "messages", "ollama-chat")
 
-    def ask(self, model: str, prompt: str, limit: int = 32, **fields: Any) -> Json:
+    def build_request(self, model: str, prompt: str, limit: int = 32, **fields: Any) -> JsonObject:
         """Build a request that is as deterministic as the API allows: temperature 0,
         and a seed if there is one.
         """
-        body = self.build(model, prompt, limit)
+        body = self.build_body(model, prompt, limit)
         if self.is_ollama:
             options = {
                 "temperature": 0,
@@ -82,11 +82,17 @@ class Dialect:
         seed = {} if self.name in ("responses", "messages") else {"seed": 1}
         return {**body, "temperature": 0, **seed, **fields}
 
-    def ask_stream(self, model: str, prompt: str, limit: int = 32, **fields: Any) -> Json:
-        return {**self.ask(model, prompt, limit, **fields), "stream": True, **self.stream_options}
+    def build_stream_request(
+        self, model: str, prompt: str, limit: int = 32, **fields: Any
+    ) -> JsonObject:
+        return {
+            **self.build_request(model, prompt, limit, **fields),
+            "stream": True,
+            **self.stream_options,
+        }
 
 
-def _build_chat(model: str, prompt: str, limit: int) -> Json:
+def _build_chat(model: str, prompt: str, limit: int) -> JsonObject:
     return {"model": model, "messages": [{"role": "user", "content": prompt}], "max_tokens": limit}
 
 
@@ -95,13 +101,13 @@ CHAT = Dialect(
     name="chat",
     path="/v1/chat/completions",
     source=f"{OPENAI_DOCS}/chat",
-    build=_build_chat,
+    build_body=_build_chat,
     read=read_chat,
     fold=fold_chat,
-    judge=lambda data: chat.check_stream(
+    check_stream=lambda data: chat.check_stream(
         normalize_sse(data), include_usage=True, allow_variants=True
     ),
-    judge_object=chat.check_object,
+    check_object=chat.check_object,
     check_error=check_openai_error,
     limit="max_tokens",
     prompt="messages",
@@ -112,13 +118,13 @@ COMPLETIONS = Dialect(
     name="completions",
     path="/v1/completions",
     source=f"{OPENAI_DOCS}/completions",
-    build=lambda model, prompt, limit: {"model": model, "prompt": prompt, "max_tokens": limit},
+    build_body=lambda model, prompt, limit: {"model": model, "prompt": prompt, "max_tokens": limit},
     read=read_completion,
     fold=fold_completion,
-    judge=lambda data: completions.check_stream(
+    check_stream=lambda data: completions.check_stream(
         normalize_sse(data), include_usage=True, allow_variants=True
     ),
-    judge_object=completions.check_object,
+    check_object=completions.check_object,
     check_error=check_openai_error,
     limit="max_tokens",
     prompt="prompt",
@@ -129,7 +135,7 @@ RESPONSES = Dialect(
     name="responses",
     path="/v1/responses",
     source=f"{OPENAI_DOCS}/responses",
-    build=lambda model, prompt, limit: {
+    build_body=lambda model, prompt, limit: {
         "model": model,
         "input": prompt,
         # OpenAI's minimum is 16.
@@ -139,8 +145,8 @@ RESPONSES = Dialect(
     },
     read=read_response,
     fold=fold_response,
-    judge=lambda data: responses.check_stream(normalize_sse(data), allow_variants=True),
-    judge_object=lambda reply: responses.check_object(reply, allow_variants=True),
+    check_stream=lambda data: responses.check_stream(normalize_sse(data), allow_variants=True),
+    check_object=lambda reply: responses.check_object(reply, allow_variants=True),
     check_error=check_openai_error,
     limit="max_output_tokens",
     prompt="input",
@@ -149,11 +155,11 @@ MESSAGES = Dialect(
     name="messages",
     path="/v1/messages",
     source="https://docs.anthropic.com/en/api/messages",
-    build=_build_chat,
+    build_body=_build_chat,
     read=read_message,
     fold=fold_message,
-    judge=lambda data: anthropic.check_stream(normalize_sse(data)),
-    judge_object=anthropic.check_object,
+    check_stream=lambda data: anthropic.check_stream(normalize_sse(data)),
+    check_object=anthropic.check_object,
     check_error=anthropic.check_error,
     limit="max_tokens",
     prompt="messages",
@@ -163,15 +169,15 @@ OLLAMA_CHAT = Dialect(
     name="ollama-chat",
     path="/api/chat",
     source="https://github.com/ollama/ollama/blob/main/docs/api.md",
-    build=lambda model, prompt, limit: {
+    build_body=lambda model, prompt, limit: {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
         "options": {"num_predict": limit},
     },
     read=read_ollama,
     fold=fold_ollama,
-    judge=lambda data: ollama.check_stream(data, is_chat=True),
-    judge_object=lambda reply: ollama.check_object(reply, is_chat=True),
+    check_stream=lambda data: ollama.check_stream(data, is_chat=True),
+    check_object=lambda reply: ollama.check_object(reply, is_chat=True),
     check_error=check_ollama_error,
     limit="num_predict",
     prompt="messages",
@@ -183,15 +189,15 @@ OLLAMA_GENERATE = Dialect(
     name="ollama-generate",
     path="/api/generate",
     source="https://github.com/ollama/ollama/blob/main/docs/api.md",
-    build=lambda model, prompt, limit: {
+    build_body=lambda model, prompt, limit: {
         "model": model,
         "prompt": prompt,
         "options": {"num_predict": limit},
     },
     read=read_ollama,
     fold=fold_ollama,
-    judge=lambda data: ollama.check_stream(data, is_chat=False),
-    judge_object=lambda reply: ollama.check_object(reply, is_chat=False),
+    check_stream=lambda data: ollama.check_stream(data, is_chat=False),
+    check_object=lambda reply: ollama.check_object(reply, is_chat=False),
     check_error=check_ollama_error,
     limit="num_predict",
     prompt="prompt",

@@ -8,18 +8,12 @@ from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
 from .check_report import CheckOutcome, CheckReport, Verdict
-from .session import (
-    Json,
-)
+from .rules.json_values import JsonObject
 
 MAX_EVIDENCE = 4000
 """Characters of a request's or a response's body that a report shows."""
-
-
 MAX_EXCHANGES = 8
 """Number of exchanges of a failed check that a report shows, the last ones."""
-
-
 BADGE_COLORS = (
     (99.5, "#2e7d32"),
     (95.0, "#558b2f"),
@@ -27,20 +21,21 @@ BADGE_COLORS = (
     (70.0, "#bf5f00"),
     (0.0, "#b3261e"),
 )
-
-
 STYLE = """
 :root { color-scheme: light dark }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse } td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #8881; padding: .6rem; font-size: 13px }
-details { border-left: 3px solid #8884; padding-left: .8rem; margin: .4rem 0 } summary { cursor: pointer }
+table { border-collapse: collapse }
+td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top }
+pre { white-space: pre-wrap; overflow-wrap: anywhere }
+pre { background: #8881; padding: .6rem; font-size: 13px }
+details { border-left: 3px solid #8884; padding-left: .8rem; margin: .4rem 0 }
+summary { cursor: pointer }
 .passed { color: #2e7d32 } .failed { color: #c62828; font-weight: 600 }
 .skipped { color: #777 } .untried { color: #b28704 }
 """
 
 
-def build_summary(report: CheckReport, date: str, version: str) -> Json:
+def build_summary(report: CheckReport, date: str, version: str) -> JsonObject:
     """Build the fields that all formats have in common."""
     score = report.score
     return {
@@ -68,9 +63,9 @@ def render_json(report: CheckReport, date: str, version: str) -> str:
     )
 
 
-def _describe_verdict(verdict: Verdict, secret: str | None) -> Json:
+def _describe_verdict(verdict: Verdict, secret: str | None) -> JsonObject:
     check = verdict.check
-    described: Json = {
+    described: JsonObject = {
         "id": check.id,
         "rule": check.rule,
         "source": check.source,

@@ -6,30 +6,24 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from .check_catalog import Check
+from .check_exceptions import LimitReached, Skipped
 from .check_report import CheckOutcome, CheckReport, Verdict
 from .claims import find_claims, limit_to_abilities
-from .rules.json_values import Violation, require
-from .session import (
-    Check,
-    CheckTarget,
-    Client,
-    Json,
-    LimitReached,
-    Session,
-    Skipped,
-    get_objects,
-)
-
-# Profiles: the features that each kind of server claims. A check applies if the server
-#     claims all that it needs.
+from .client import CheckTarget, Client
+from .json_objects import get_objects
+from .rules.json_values import JsonObject, Violation, require
+from .session import Session
 
 
 async def find_model(client: Client) -> str:
-    """Return the first model that the server lists. Raises Violation if it lists none."""
+    """Return the first model that the server lists. Raises Violation if it lists
+    none.
+    """
     session = Session(client, frozenset())
     exchange = await session.get("/v1/models")
     if exchange.status == 200:
-        models: list[Json] = exchange.json().get("data") or []
+        models: list[JsonObject] = exchange.json().get("data") or []
         if models:
             return str(models[0]["id"])
     exchange = await session.get("/api/tags")
@@ -57,8 +51,8 @@ async def run_checks(
         try:
             claims = await find_claims(client)
             if "health" in claims:
-                # A server that still loads its model answers every request with 503, so
-                # no rule could be judged.
+                # A server that is still loading its model returns 503 for every request,
+                # so every check would fail.
                 health = await Session(client, claims).get("/health")
                 require(
                     health.status != 503,

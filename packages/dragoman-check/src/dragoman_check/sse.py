@@ -6,15 +6,14 @@ import json
 import re
 from dataclasses import dataclass
 
-from .rules.json_values import Violation, require_object
-from .session import Json
+from .rules.json_values import JsonObject, Violation, require_object
 
 _FIELD_NAME = re.compile(rb"^(data|event):(?! )", re.MULTILINE)
 
 
 def normalize_sse(data: bytes) -> bytes:
     """Rewrite a stream of server-sent events with `\\n` and a space after each colon,
-    as `conformance` expects.
+    as `rules` expects.
     """
     return _FIELD_NAME.sub(rb"\1: ", data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
 
@@ -41,12 +40,14 @@ def parse_sse(data: bytes) -> list[SseEvent]:
     return events
 
 
-def parse_chunks(data: bytes) -> list[Json]:
-    """Parse the JSON objects of server-sent events, without `[DONE]`. Raises Violation."""
+def parse_chunks(data: bytes) -> list[JsonObject]:
+    """Parse the JSON objects of server-sent events, without `[DONE]`. Raises
+    Violation.
+    """
     return [parse_json_object(event.data) for event in parse_sse(data) if event.data != "[DONE]"]
 
 
-def parse_lines(data: bytes) -> list[Json]:
+def parse_lines(data: bytes) -> list[JsonObject]:
     """Parse the objects of a stream of JSON Lines. Raises Violation."""
     return [
         parse_json_object(line)
@@ -55,7 +56,7 @@ def parse_lines(data: bytes) -> list[Json]:
     ]
 
 
-def parse_json_object(text: str) -> Json:
+def parse_json_object(text: str) -> JsonObject:
     try:
         return require_object(json.loads(text), "an event")
     except ValueError as error:

@@ -1,6 +1,6 @@
 """The share of planted defects that `dragoman check` finds.
 
-    python -m tests.check.mutation_score [PATTERN]        prints the score and the missed defects
+    python -m tests.check.mutation_score [PATTERN]
 
 PATTERN limits the defects, by their names.
 """
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from dragoman_check.areas import CHECKS
 from dragoman_check.check_report import CheckOutcome, CheckReport
+from dragoman_check.client import CheckTarget
 from dragoman_check.runner import run_checks
-from dragoman_check.session import CheckTarget
 
 from .defects import DEFECTS
 from .reference import DefectProxy, build_reference, proxy_bytes, serve

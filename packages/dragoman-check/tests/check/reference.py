@@ -1,5 +1,5 @@
-"""Reference servers for the checker: Dragoman's own engines over its own HTTP server,
-with defects in front of them.
+"""Reference servers for the checker: Dragoman's engines and HTTP server, behind a proxy
+that plants defects.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dragoman.launch import (
     build_uvicorn_config,
 )
 from dragoman.pipeline.model_registry import Models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, load_settings
 from dragoman.store.memory import MemoryStore
@@ -32,7 +32,10 @@ from .wire import Defect, Request, Response
 MODELS = """{
     "tiny": {"model": "tiny", "pinned": true, "max_model_len": 8192},
     "scripted": {"model": "scripted", "pinned": true, "max_model_len": 8192},
-    "sim": {"model": "sim", "pinned": true, "max_model_len": 8192, "time_scale": 100000, "sim_tool_calls": 0}
+    "sim": {
+        "model": "sim", "pinned": true, "max_model_len": 8192, "time_scale": 100000,
+        "sim_tool_calls": 0
+    }
 }"""
 
 
@@ -46,7 +49,7 @@ class DefectProxy:
         self._app = app
         self.defect: Defect | None = None
         self._running = 0
-        self._last: dict[str, bytes] = {}
+        self._last_bodies: dict[str, bytes] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         defect = self.defect
@@ -63,7 +66,7 @@ class DefectProxy:
         request = Request(
             scope["method"], scope["path"], _decode_headers(scope), await _read_body(receive)
         )
-        response = defect.answer(request)
+        response = defect.edit_request(request)
         if response is None:
             response = await self._forward(defect, request, scope)
         await _send_response(response, send)
@@ -74,12 +77,12 @@ class DefectProxy:
             response = await _call(self._app, request, scope)
         finally:
             self._running -= 1
-        defect.edit(request, response)
+        defect.edit_response(request, response)
         if defect.mixes_streams:
-            last = self._last.get(request.path)
-            self._last[request.path] = response.body
-            if self._running and last is not None:
-                response.body = last
+            last_body = self._last_bodies.get(request.path)
+            self._last_bodies[request.path] = response.body
+            if self._running and last_body is not None:
+                response.body = last_body
         return response
 
     async def _app_without_disconnect(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,12 +97,14 @@ class DefectProxy:
 
         extensions: dict[str, Any] = scope.get("extensions") or {}
 
-        def never(_: Callable[[], object] | None, /) -> None:
+        def ignore_callback(_: Callable[[], object] | None, /) -> None:
             return None
 
         await asyncio.shield(
             self._app(
-                {**scope, "extensions": {**extensions, DISCONNECT_EXTENSION: never}}, replay, send
+                {**scope, "extensions": {**extensions, DISCONNECT_EXTENSION: ignore_callback}},
+                replay,
+                send,
             )
         )
 
@@ -110,11 +115,11 @@ def _decode_headers(scope: Scope) -> dict[str, str]:
 
 async def _read_body(receive: Receive) -> bytes:
     body = b""
-    more = True
-    while more:
+    has_more = True
+    while has_more:
         message = await receive()
         body += message.get("body", b"")
-        more = message.get("more_body", False)
+        has_more = message.get("more_body", False)
     return body
 
 
@@ -138,9 +143,9 @@ async def _call(app: ASGIApp, request: Request, scope: Scope) -> Response:
         elif message["type"] == "http.response.body":
             response.body += message.get("body", b"")
 
-    dropped = {b"content-length": str(len(request.body)).encode()}
+    replaced = {b"content-length": str(len(request.body)).encode()}
     headers = [
-        (name.encode(), dropped.get(name.encode(), value.encode("latin-1")))
+        (name.encode(), replaced.get(name.encode(), value.encode("latin-1")))
         for name, value in request.headers.items()
     ]
     path: dict[str, Any] = {
@@ -189,25 +194,25 @@ def build_reference(settings: Settings | None = None) -> tuple[DefectProxy, Mode
     settings = settings or load_settings({"models": MODELS}, {})
     models = build_models(settings, SystemClock())
     return DefectProxy(
-        create_app(models, options=build_serving_options(settings), store=MemoryStore())
+        build_asgi_app(models, options=build_serving_options(settings), store=MemoryStore())
     ), models
 
 
-Edit = Callable[[bytes], bytes]
+EditBytes = Callable[[bytes], bytes]
 
 
 @contextmanager
-def proxy_bytes(url: str, edit: Edit) -> Generator[str]:
+def proxy_bytes(url: str, edit: EditBytes) -> Generator[str]:
     """Run a TCP proxy in front of a server, which edits what clients send. It does not
     parse HTTP.
     """
     host, port = url.removeprefix("http://").split(":")
-    started: list[str] = []
+    urls: list[str] = []
     is_listening = threading.Event()
     loops = list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
 
     async def copy(
-        source: asyncio.StreamReader, target: asyncio.StreamWriter, change: Edit
+        source: asyncio.StreamReader, target: asyncio.StreamWriter, change: EditBytes
     ) -> None:
         while data := await source.read(1 << 20):
             target.write(change(data))
@@ -217,13 +222,13 @@ def proxy_bytes(url: str, edit: Edit) -> Generator[str]:
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream_reader, upstream_writer = await asyncio.open_connection(host, int(port))
         try:
-            pumps = copy(reader, upstream_writer, edit), copy(upstream_reader, writer, bytes)
-            await asyncio.gather(*pumps, return_exceptions=True)
+            directions = copy(reader, upstream_writer, edit), copy(upstream_reader, writer, bytes)
+            await asyncio.gather(*directions, return_exceptions=True)
         finally:
-            for each in (writer, upstream_writer):
-                each.close()
+            for stream_writer in (writer, upstream_writer):
+                stream_writer.close()
                 with suppress(OSError):
-                    await each.wait_closed()
+                    await stream_writer.wait_closed()
 
     async def run() -> None:
         tasks: set[asyncio.Task[None]] = set()
@@ -232,7 +237,7 @@ def proxy_bytes(url: str, edit: Edit) -> Generator[str]:
             tasks.add(asyncio.create_task(connect(reader, writer)))
 
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
-        started.append(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        urls.append(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         loops.append((asyncio.get_running_loop(), stop := asyncio.Event()))
         is_listening.set()
         await stop.wait()
@@ -245,7 +250,7 @@ def proxy_bytes(url: str, edit: Edit) -> Generator[str]:
     thread.start()
     is_listening.wait()
     try:
-        yield started[0]
+        yield urls[0]
     finally:
         loop, stop = loops[0]
         loop.call_soon_threadsafe(stop.set)

@@ -45,7 +45,7 @@ def test_reference_engine_passes_all_checks(reference: str, model: str) -> None:
 
 
 def test_embedded_model_passes_openai_profile_checks(reference: str) -> None:
-    """A claimed feature may not be refused."""
+    """A claimed feature must not be rejected."""
     report = check_server(
         reference,
         "^(chat|responses|state|sdk).*(tool|schema|stream|retrieve)",
@@ -62,7 +62,7 @@ def test_embedded_model_passes_openai_profile_checks(reference: str) -> None:
 
 def test_encoder_passes_all_checks(tmp_path: Path) -> None:
     """The encoder only embeds: the rules of generation do not apply, although the
-    server has their routes.
+    server has the routes.
     """
     write_encoder(tmp_path)
     with start(Settings(model=f"encoder:{tmp_path}")) as url:
@@ -85,10 +85,10 @@ def test_embedded_model_passes_all_checks(reference: str) -> None:
 @pytest.mark.long
 def test_upstream_engine_passes_all_checks() -> None:
     with ExitStack() as stack:
-        behind = stack.enter_context(
+        upstream_url = stack.enter_context(
             start(Settings(model="tiny", api_profile="vllm", max_model_len=4096))
         )
-        url = stack.enter_context(start(Settings(model=f"{behind}/v1", max_model_len=4096)))
+        url = stack.enter_context(start(Settings(model=f"{upstream_url}/v1", max_model_len=4096)))
         report = check_server(url, QUICK, model="")
     assert find_failures(report) == ()
     assert report.counts[CheckOutcome.PASSED] > 500

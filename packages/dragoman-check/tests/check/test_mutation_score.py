@@ -1,4 +1,4 @@
-"""The checker finds the documented share of the planted defects (docs/check.md)."""
+"""The checker detects the documented share of the planted defects (docs/check.md)."""
 
 from __future__ import annotations
 
@@ -9,39 +9,40 @@ from pathlib import Path
 import pytest
 
 from .defects import (
+    CHAT_DEFECTS,
     DEFECTS,
-    ON_ANSWERS,
-    ON_BYTES,
-    ON_CHAT,
-    ON_ERRORS,
-    ON_MESSAGES,
-    ON_NAMES,
-    ON_OTHERS,
-    ON_PROMPTS,
-    ON_RESPONSES,
-    ON_STREAMS,
-    ON_TOOLS,
+    ERROR_DEFECTS,
+    HTTP_DEFECTS,
+    MESSAGES_DEFECTS,
+    NAME_DEFECTS,
+    OTHER_API_DEFECTS,
+    OUTPUT_DEFECTS,
+    PROMPT_DEFECTS,
+    RESPONSES_DEFECTS,
+    STREAM_DEFECTS,
+    TOOL_DEFECTS,
 )
 from .mutation_score import check_server, find_defect, find_defects, find_failures
 from .reference import DefectProxy, build_reference, serve
+from .wire import Defect
 
 FLOOR = 0.95
 GROUPS = (
-    ON_STREAMS,
-    ON_CHAT,
-    ON_TOOLS,
-    ON_ERRORS,
-    ON_RESPONSES,
-    ON_MESSAGES,
-    ON_OTHERS,
-    ON_BYTES,
-    ON_PROMPTS,
-    ON_NAMES,
-    ON_ANSWERS,
+    STREAM_DEFECTS,
+    CHAT_DEFECTS,
+    TOOL_DEFECTS,
+    ERROR_DEFECTS,
+    RESPONSES_DEFECTS,
+    MESSAGES_DEFECTS,
+    OTHER_API_DEFECTS,
+    HTTP_DEFECTS,
+    PROMPT_DEFECTS,
+    NAME_DEFECTS,
+    OUTPUT_DEFECTS,
 )
 SAMPLE = [defect for group in GROUPS for defect in group[:12:3]]
 """Four defects of each group: all of them would take minutes."""
-DOCS = Path(__file__).parents[2] / "docs" / "check.md"
+DOCS = Path(__file__).parents[4] / "docs" / "check.md"
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +53,8 @@ def reference() -> Generator[tuple[str, DefectProxy]]:
 
 
 @pytest.mark.parametrize("defect", SAMPLE, ids=lambda defect: defect.name)
-def test_checker_detects_planted_defect(reference: tuple[str, DefectProxy], defect: object) -> None:
-    chosen = next(each for each in SAMPLE if each is defect)
-    assert find_defect(*reference, chosen).found
+def test_checker_detects_planted_defect(reference: tuple[str, DefectProxy], defect: Defect) -> None:
+    assert find_defect(*reference, defect).found
 
 
 def test_checker_without_defect_reports_no_failure(reference: tuple[str, DefectProxy]) -> None:

@@ -7,14 +7,17 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from dragoman_check.check_catalog import Area
 from dragoman_check.check_report import CheckOutcome, CheckReport, Verdict
+from dragoman_check.client import CheckTarget
+from dragoman_check.exchange import Exchange
 from dragoman_check.report_formats import render_badge, render_html, render_json, render_junit
-from dragoman_check.session import Area, CheckTarget, Exchange, Session
+from dragoman_check.session import Session
 
 DATE = "2026-11-23T10:00:00Z"
 
 
-async def nothing(_: Session) -> None:
+async def run_nothing(_: Session) -> None:
     return None
 
 
@@ -25,7 +28,7 @@ def build_report(
 ) -> CheckReport:
     area = Area("chat", claims=(), source="https://example.org/rule")
     for number, _ in enumerate(outcomes):
-        area.add(f"rule-{number}", f"Rule {number}.", nothing)
+        area.add(f"rule-{number}", f"Rule {number}.", run_nothing)
     exchange = Exchange(
         "POST", "/v1/chat/completions", b'{"a": 1}', 500, [("content-type", "text/html")], body
     )
@@ -38,13 +41,13 @@ def build_report(
     )
 
 
-ALL = build_report(
+REPORT = build_report(
     CheckOutcome.PASSED, CheckOutcome.FAILED, CheckOutcome.SKIPPED, CheckOutcome.UNTRIED
 )
 
 
 def test_render_json_includes_verdicts_and_failure_evidence() -> None:
-    report = json.loads(render_json(ALL, DATE, "1.0"))
+    report = json.loads(render_json(REPORT, DATE, "1.0"))
     assert report["counts"] == {"passed": 1, "failed": 1, "skipped": 1, "untried": 1}
     assert (report["score"], report["requests"], report["url"]) == (50.0, 7, "http://host:8000")
     passed, failed, *_ = report["checks"]
@@ -58,7 +61,7 @@ def test_render_json_includes_verdicts_and_failure_evidence() -> None:
 
 
 def test_render_junit_includes_failures_and_skipped_tests() -> None:
-    suite = ET.fromstring(render_junit(ALL, DATE))[0]
+    suite = ET.fromstring(render_junit(REPORT, DATE))[0]
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("4", "1", "2")
     failure = suite[1][0]
     assert failure.tag == "failure"
@@ -66,7 +69,7 @@ def test_render_junit_includes_failures_and_skipped_tests() -> None:
 
 
 def test_render_html_escapes_output_and_loads_no_resources() -> None:
-    page = render_html(ALL, DATE, "1.0")
+    page = render_html(REPORT, DATE, "1.0")
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "<script" not in page
     assert "default-src 'none'" in page

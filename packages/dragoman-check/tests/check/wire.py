@@ -1,6 +1,4 @@
-"""The `Defect` class, and functions that edit requests and responses to define a defect
-in one line.
-"""
+"""Defects that a proxy plants in a server: edits of its requests and responses."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-Json = dict[str, Any]
+from dragoman_check.rules.json_values import JsonObject
 
 
 @dataclass
@@ -21,7 +19,7 @@ class Request:
     body: bytes
 
     @property
-    def json(self) -> Json:
+    def json(self) -> JsonObject:
         """The body; empty if it is not an object."""
         try:
             value: object = json.loads(self.body)
@@ -42,15 +40,17 @@ class Response:
         return kind.startswith(("text/event-stream", "application/x-ndjson"))
 
 
-Answer = Callable[[Request], Response | None]
+EditRequest = Callable[[Request], Response | None]
+"""Changes a request in place, or returns a response instead of the server."""
 EditResponse = Callable[[Request, Response], None]
+"""Changes a response in place."""
 
 
-def answer_nothing(_: Request) -> Response | None:
+def forward_request(_: Request) -> Response | None:
     return None
 
 
-def edit_nothing(_request: Request, _response: Response) -> None:
+def keep_response(_request: Request, _response: Response) -> None:
     return None
 
 
@@ -58,12 +58,12 @@ def edit_nothing(_request: Request, _response: Response) -> None:
 class Defect:
     """One planted defect.
 
-    origin: the server that had it, or the report.
+    origin: the server or the report that it is modeled on.
     paths: regular expression of the paths that it applies to.
     only: regular expression of the checks to run: a subset, so that its failures are
         due to the defect.
-    answer: changes the request in place, or returns a response itself.
-    edit: changes the response in place.
+    edit_request: changes the request in place, or returns a response itself.
+    edit_response: changes the response in place.
     model: the reference engine; `sim` enforces tools and schemas, computes embeddings,
         and is fast.
     edit_bytes: changes the bytes that a client sends.
@@ -73,8 +73,8 @@ class Defect:
     origin: str
     paths: str
     only: str
-    answer: Answer = answer_nothing
-    edit: EditResponse = edit_nothing
+    edit_request: EditRequest = forward_request
+    edit_response: EditResponse = keep_response
     edit_bytes: Callable[[bytes], bytes] | None = None
     ignores_disconnect: bool = False
     mixes_streams: bool = False
@@ -88,35 +88,32 @@ class Defect:
         )
 
 
-Change = Callable[[Json], object]
+ObjectChange = Callable[[JsonObject], object]
 """Changes an object in place."""
 
 
-def list_objects(value: Json, name: str) -> list[Json]:
+def list_objects(value: JsonObject, name: str) -> list[JsonObject]:
     """Return the objects in the list of this name; empty if there is none."""
     items: Any = value.get(name)
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []  # pyright: ignore
 
 
-# Requests
-
-
-def change_body(change: Change) -> Answer:
+def change_body(change: ObjectChange) -> EditRequest:
     """Change the body of a request, if it is an object."""
 
-    def answer(request: Request) -> None:
+    def edit(request: Request) -> None:
         body = request.json
         if body:
             change(body)
             request.body = json.dumps(body).encode()
 
-    return answer
+    return edit
 
 
-def drop(*names: str) -> Answer:
-    """Silently ignore fields."""
+def ignore_fields(*names: str) -> EditRequest:
+    """Ignore fields of a request."""
 
-    def change(body: Json) -> None:
+    def change(body: JsonObject) -> None:
         for name in names:
             body.pop(name, None)
             if isinstance(body.get("options"), dict):
@@ -125,7 +122,9 @@ def drop(*names: str) -> Answer:
     return change_body(change)
 
 
-def refuse(when: Callable[[Json], object], status: int = 400, body: object = None) -> Answer:
+def reject(
+    when: Callable[[JsonObject], object], status: int = 400, body: object = None
+) -> EditRequest:
     """Reject requests whose body meets the condition."""
     envelope = body or {
         "error": {
@@ -136,13 +135,13 @@ def refuse(when: Callable[[Json], object], status: int = 400, body: object = Non
         }
     }
 
-    def answer(request: Request) -> Response | None:
+    def edit(request: Request) -> Response | None:
         return build_json(status, envelope) if request.json and when(request.json) else None
 
-    return answer
+    return edit
 
 
-def refuse_text(pattern: bytes, status: int = 400, body: object = None) -> Answer:
+def reject_bytes(pattern: bytes, status: int = 400, body: object = None) -> EditRequest:
     """Reject requests whose body contains these bytes."""
     envelope = body or {
         "error": {
@@ -153,20 +152,17 @@ def refuse_text(pattern: bytes, status: int = 400, body: object = None) -> Answe
         }
     }
 
-    def answer(request: Request) -> Response | None:
+    def edit(request: Request) -> Response | None:
         return build_json(status, envelope) if re.search(pattern, request.body) else None
 
-    return answer
+    return edit
 
 
 def build_json(status: int, body: object) -> Response:
     return Response(status, {"content-type": "application/json"}, json.dumps(body).encode())
 
 
-# Responses
-
-
-def edit_json(change: Change) -> EditResponse:
+def edit_json(change: ObjectChange) -> EditResponse:
     """Change the body of a successful response that is not a stream."""
 
     def edit(_: Request, response: Response) -> None:
@@ -200,7 +196,7 @@ def edit_events(change: Callable[[list[Event]], list[Event]]) -> EditResponse:
     return edit
 
 
-def edit_each(change: Change) -> EditResponse:
+def edit_each_event(change: ObjectChange) -> EditResponse:
     """Change each object of a stream in place."""
 
     def edit(events: list[Event]) -> list[Event]:
@@ -234,12 +230,12 @@ def write_events(events: list[Event]) -> bytes:
     return "".join(blocks).encode()
 
 
-def edit_lines(change: Callable[[list[Json]], list[Json]]) -> EditResponse:
+def edit_lines(change: Callable[[list[JsonObject]], list[JsonObject]]) -> EditResponse:
     """Change the lines of one of Ollama's streams."""
 
     def edit(_: Request, response: Response) -> None:
         if response.is_stream:
-            lines: list[Json] = [
+            lines: list[JsonObject] = [
                 json.loads(line) for line in response.body.decode().splitlines() if line.strip()
             ]
             response.body = "".join(json.dumps(line) + "\n" for line in change(lines)).encode()
@@ -247,9 +243,9 @@ def edit_lines(change: Callable[[list[Json]], list[Json]]) -> EditResponse:
     return edit
 
 
-def get_deltas(chunk: Json) -> list[Json]:
+def get_deltas(chunk: JsonObject) -> list[JsonObject]:
     return [choice["delta"] for choice in chunk.get("choices", ()) if "delta" in choice]
 
 
-def get_call_deltas(chunk: Json) -> list[Json]:
+def get_call_deltas(chunk: JsonObject) -> list[JsonObject]:
     return [call for delta in get_deltas(chunk) for call in delta.get("tool_calls", ())]

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.cli_core.cli_runner import call, get_error, get_output
+from tests.commands.app_client import AppClient
 from tests.serving.responses.harness import lifespan
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman_check.load.bench_dialects import DIALECTS
@@ -36,11 +38,8 @@ from dragoman_sim.engine.engine_core import EngineCore
 from dragoman_sim.engine.profile import load
 from dragoman_sim.engine.scheduler import SimulatedScheduler
 from dragoman_sim.lab.replay import replay
-
-from ..commands.app_client import AppClient
-from ..commands.cli_runner import call, get_error, get_output
-from ..loopback import serve_app
-from ..virtual_time import run_in_virtual_time
+from tests.loopback import serve_app
+from tests.virtual_time import run_in_virtual_time
 
 SIM = Settings(model="sim")
 
@@ -54,7 +53,7 @@ def measure(
     """Run client and server in one event loop on a virtual clock."""
 
     async def work() -> LoadResult:
-        app = create_app(build_models(settings, SystemClock()))
+        app = build_asgi_app(build_models(settings, SystemClock()))
         async with lifespan(app):
             run = LoadRun(AppClient(app), target, lambda _: None, asyncio.get_running_loop().time)
             return await run.measure(workload, concurrency=concurrency)
@@ -96,10 +95,10 @@ def test_measure_simulated_server_matches_profile_latencies(dialect: str) -> Non
         request.output_tokens for request in workload
     ]
     for timing in measured:
-        twin = expected[timing.id]
-        assert timing.ttft == pytest.approx(twin.ttft, rel=0.02)
-        assert timing.latency == pytest.approx(twin.latency, rel=0.02)
-        assert timing.tpot == pytest.approx(twin.tpot, rel=0.02)
+        simulated = expected[timing.id]
+        assert timing.ttft == pytest.approx(simulated.ttft, rel=0.02)
+        assert timing.latency == pytest.approx(simulated.latency, rel=0.02)
+        assert timing.tpot == pytest.approx(simulated.tpot, rel=0.02)
         # One arrival per token: no tokens are merged, and no gap is lost.
         assert len(by_id[timing.id].gaps) == timing.output_tokens - 1
 
@@ -130,7 +129,8 @@ STREAMS: dict[str, list[str]] = {
         'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}',
         'data: {"choices":[{"index":0,"delta":{"reasoning_content":"a"}}]}',
         'data: {"choices":[{"index":0,"delta":{"content":"b"}}]}',
-        'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{"}}]}}]}',
+        'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,'
+        '"function":{"arguments":"{"}}]}}]}',
         'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}}',
         "data: [DONE]",
     ],
@@ -139,15 +139,20 @@ STREAMS: dict[str, list[str]] = {
         'data: {"type":"response.reasoning_text.delta","delta":"a"}',
         'data: {"type":"response.output_text.delta","delta":"b"}',
         'data: {"type":"response.output_text.delta","delta":"c"}',
-        'data: {"type":"response.completed","response":{"error":null,"usage":{"input_tokens":3,"output_tokens":4}}}',
+        'data: {"type":"response.completed","response":{"error":null,'
+        '"usage":{"input_tokens":3,"output_tokens":4}}}',
         "data: [DONE]",
     ],
     "messages": [
-        'data: {"type":"message_start","message":{"usage":{"input_tokens":1,"cache_read_input_tokens":2}}}',
-        'data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"a"}}',
+        'data: {"type":"message_start","message":{"usage":{"input_tokens":1,'
+        '"cache_read_input_tokens":2}}}',
+        'data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta",'
+        '"thinking":"a"}}',
         'data: {"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"b"}}',
-        'data: {"type":"content_block_delta","index":2,"delta":{"type":"input_json_delta","partial_json":"{"}}',
-        'data: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":4}}',
+        'data: {"type":"content_block_delta","index":2,'
+        '"delta":{"type":"input_json_delta","partial_json":"{"}}',
+        'data: {"type":"message_delta","delta":{"stop_reason":"end_turn"},'
+        '"usage":{"output_tokens":4}}',
         'data: {"type":"message_stop"}',
     ],
     "ollama": [
@@ -161,17 +166,17 @@ STREAMS: dict[str, list[str]] = {
 }
 
 
-def meter(dialect: str, lines: Sequence[str], sent_at: float = 1.0) -> Measurement:
-    """Yield the lines at intervals of half a second."""
-    metered = StreamMeter(DIALECTS[dialect])
+def measure_stream(dialect: str, lines: Sequence[str], sent_at: float = 1.0) -> Measurement:
+    """Measure a stream whose lines arrive at intervals of half a second."""
+    meter = StreamMeter(DIALECTS[dialect])
     for index, line in enumerate(lines):
-        metered.feed(line, sent_at + 0.5 * (index + 1))
-    return metered.finish("r", sent_at)
+        meter.feed(line, sent_at + 0.5 * (index + 1))
+    return meter.finish("r", sent_at)
 
 
 @pytest.mark.parametrize("dialect", STREAMS)
 def test_meter_recorded_stream_returns_times_and_counts(dialect: str) -> None:
-    measured = meter(dialect, STREAMS[dialect])
+    measured = measure_stream(dialect, STREAMS[dialect])
     timing = measured.timing
     assert (timing.input_tokens, timing.output_tokens) == (3, 4)
     if dialect == "completions":
@@ -190,19 +195,20 @@ def test_meter_recorded_stream_returns_times_and_counts(dialect: str) -> None:
         ("messages", 'data: {"type":"error","error":{"type":"api_error","message":"gone"}}'),
         (
             "responses",
-            'data: {"type":"response.failed","response":{"error":{"code":"server_error","message":"gone"}}}',
+            'data: {"type":"response.failed","response":{"error":{"code":"server_error",'
+            '"message":"gone"}}}',
         ),
         ("ollama", '{"error":"gone"}'),
     ],
 )
 def test_meter_stream_error_raises_log_error(dialect: str, line: str) -> None:
     with pytest.raises(LogError, match="gone"):
-        meter(dialect, [*STREAMS[dialect][:3], line])
+        measure_stream(dialect, [*STREAMS[dialect][:3], line])
 
 
 def test_meter_stream_without_usage_raises_log_error() -> None:
     with pytest.raises(LogError, match="no usage"):
-        meter("chat", STREAMS["chat"][:4])
+        measure_stream("chat", STREAMS["chat"][:4])
 
 
 def test_bench_report_has_percentiles_goodput_and_concurrency() -> None:
@@ -223,12 +229,9 @@ def test_bench_report_has_percentiles_goodput_and_concurrency() -> None:
     assert report.output_token_rate == 20 / 6.5
 
 
-# The command against a real server: only results that do not depend on its speed.
-
-
 @pytest.fixture(scope="module")
 def tiny() -> Any:
-    with serve_app(create_app(build_models(Settings(), SystemClock()))) as url:
+    with serve_app(build_asgi_app(build_models(Settings(), SystemClock()))) as url:
         yield url
 
 
@@ -344,7 +347,7 @@ def test_bench_reports_and_excludes_failed_requests(tiny: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "why"),
+    ("arguments", "message"),
     [
         (("http://localhost:1", "--num-prompts", "1"), "cannot list its models"),
         (("http://localhost:1", "poisson", "more"), "expected URL and TRACE"),
@@ -356,5 +359,7 @@ def test_bench_reports_and_excludes_failed_requests(tiny: str, tmp_path: Path) -
         (("--compare", "absent.jsonl", "absent.jsonl"), "No such file"),
     ],
 )
-def test_bench_invalid_arguments_print_one_line_error(arguments: tuple[str, ...], why: str) -> None:
-    assert why in get_error("bench", *arguments)
+def test_bench_invalid_arguments_print_one_line_error(
+    arguments: tuple[str, ...], message: str
+) -> None:
+    assert message in get_error("bench", *arguments)

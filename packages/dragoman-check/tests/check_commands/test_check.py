@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from tests.check.reference import DefectProxy, build_reference, serve
 from tests.check.wire import Defect, edit_json
-
-from ..commands.cli_runner import call, get_error, get_output
+from tests.cli_core.cli_runner import call, get_error, get_output
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,11 @@ def test_check_conforming_server_exits_0_and_writes_reports(
 
 def test_check_failed_rule_exits_1_and_prints_source(server: tuple[str, DefectProxy]) -> None:
     server[1].defect = Defect(
-        "x", "x", "^/v1/models$", "", edit=edit_json(lambda reply: reply.update(object="models"))
+        "x",
+        "x",
+        "^/v1/models$",
+        "",
+        edit_response=edit_json(lambda reply: reply.update(object="models")),
     )
     try:
         result = call("check", server[0], "--model", "sim", "--only", "^models.list")
@@ -82,7 +85,7 @@ def test_check_list_works_without_server() -> None:
     ("arguments", "text"),
     [
         (["nowhere"], "is not an address"),
-        (["http://127.0.0.1:9"], "ConnectError"),
+        (["http://127.0.0.1:9"], "cannot connect to http://127.0.0.1:9"),
         (["http://127.0.0.1:9", "--profile", "x"], "must be one of auto, openai"),
         (["http://127.0.0.1:9", "--only", "("], "is not a valid regular expression"),
         (["http://127.0.0.1:9", "--only", "nothing-of-this-name"], "no check is left"),

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from typing import Any
 
-Json = dict[str, Any]
+from dragoman_check.rules.json_values import JsonObject
+
 DONE = "[DONE]"
-COUNTS: Json = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+TOKEN_COUNTS: JsonObject = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
 
 
-def sse(*payloads: object) -> bytes:
+def encode_sse(*payloads: object) -> bytes:
     texts = (payload if isinstance(payload, str) else json.dumps(payload) for payload in payloads)
     return "".join(f"data: {text}\n\n" for text in texts).encode()
 
 
-def chat(delta: Json, *, reason: str | None = None, index: int = 0, **more: Any) -> Json:
+def build_chat_chunk(
+    delta: JsonObject, *, reason: str | None = None, index: int = 0, **more: Any
+) -> JsonObject:
     choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
     return {
         "id": "c",
@@ -27,7 +30,9 @@ def chat(delta: Json, *, reason: str | None = None, index: int = 0, **more: Any)
     }
 
 
-def text(piece: str, *, reason: str | None = None, index: int = 0, **more: Any) -> Json:
+def build_text_chunk(
+    piece: str, *, reason: str | None = None, index: int = 0, **more: Any
+) -> JsonObject:
     choice = {"index": index, "text": piece, "logprobs": None, "finish_reason": reason}
     return {
         "id": "c",
@@ -39,15 +44,15 @@ def text(piece: str, *, reason: str | None = None, index: int = 0, **more: Any) 
     }
 
 
-def call(index: int, **more: Any) -> Json:
+def build_call_delta(index: int, **more: Any) -> JsonObject:
     return {"tool_calls": [{"index": index, **more}]}
 
 
-ROLE = chat({"role": "assistant", "content": ""})
-HELLO = chat({"content": "hello"})
-STOP = chat({}, reason="stop")
-USAGE: Json = chat({}) | {"choices": [], "usage": COUNTS}
+ROLE = build_chat_chunk({"role": "assistant", "content": ""})
+HELLO = build_chat_chunk({"content": "hello"})
+STOP = build_chat_chunk({}, reason="stop")
+USAGE: JsonObject = build_chat_chunk({}) | {"choices": [], "usage": TOKEN_COUNTS}
 ERROR = {"error": {"message": "m", "type": "t", "param": None, "code": None}}
-BEGIN_CALL = call(0, id="c1", type="function", function={"name": "f", "arguments": ""})
-ARGUMENTS = call(0, function={"arguments": "{}"})
-CALLED = chat({}, reason="tool_calls")
+CALL_START = build_call_delta(0, id="c1", type="function", function={"name": "f", "arguments": ""})
+CALL_ARGUMENTS = build_call_delta(0, function={"arguments": "{}"})
+TOOL_CALLS_FINISH = build_chat_chunk({}, reason="tool_calls")

@@ -3,164 +3,211 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
 from dragoman_check.rules.anthropic import check_error, check_object, check_stream
-from dragoman_check.rules.json_values import Violation
+from dragoman_check.rules.json_values import JsonObject, Violation
 
-Json = dict[str, Any]
-NOTHING: Json = {}
-USAGE: Json = {"input_tokens": 1, "output_tokens": 2, "cache_read_input_tokens": None}
-MESSAGE: Json = {
-    "id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None,
-    "stop_sequence": None, "usage": USAGE,
-}  # fmt: skip
-START: Json = {"type": "message_start", "message": MESSAGE}
-PING: Json = {"type": "ping"}
-STOP: Json = {"type": "message_stop"}
-ERROR: Json = {"type": "error", "error": {"type": "api_error", "message": "m"}}
-TEXT: Json = {"type": "text", "text": ""}
-THINKING: Json = {"type": "thinking", "thinking": "", "signature": ""}
-CALL: Json = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
-BLOCK: Json = {"type": "text", "text": "x"}
-CALLED: Json = {**CALL, "input": {"a": 1}}
+EMPTY_OBJECT: JsonObject = {}
+USAGE: JsonObject = {"input_tokens": 1, "output_tokens": 2, "cache_read_input_tokens": None}
+MESSAGE: JsonObject = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "m",
+    "content": [],
+    "stop_reason": None,
+    "stop_sequence": None,
+    "usage": USAGE,
+}
+START: JsonObject = {"type": "message_start", "message": MESSAGE}
+PING: JsonObject = {"type": "ping"}
+STOP: JsonObject = {"type": "message_stop"}
+ERROR: JsonObject = {"type": "error", "error": {"type": "api_error", "message": "m"}}
+TEXT: JsonObject = {"type": "text", "text": ""}
+THINKING: JsonObject = {"type": "thinking", "thinking": "", "signature": ""}
+CALL: JsonObject = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+NONEMPTY_TEXT: JsonObject = {"type": "text", "text": "x"}
+CALL_WITH_INPUT: JsonObject = {**CALL, "input": {"a": 1}}
 
 
-def begin(block: Json, index: int = 0) -> Json:
+def start_block(block: JsonObject, index: int = 0) -> JsonObject:
     return {"type": "content_block_start", "index": index, "content_block": block}
 
 
-def delta(kind: str, index: int = 0, **field: object) -> Json:
+def build_delta(kind: str, index: int = 0, **field: object) -> JsonObject:
     return {"type": "content_block_delta", "index": index, "delta": {"type": kind, **field}}
 
 
-def end(index: int = 0) -> Json:
+def stop_block(index: int = 0) -> JsonObject:
     return {"type": "content_block_stop", "index": index}
 
 
-def finish(reason: str | None = "end_turn", sequence: str | None = None, **usage: object) -> Json:
+def build_message_delta(
+    reason: str | None = "end_turn", sequence: str | None = None, **usage: object
+) -> JsonObject:
     delta = {"stop_reason": reason, "stop_sequence": sequence}
     return {"type": "message_delta", "delta": delta, "usage": {"output_tokens": 2, **usage}}
 
 
-def sse(*events: Json) -> bytes:
+def encode_events(*events: JsonObject) -> bytes:
     return "".join(
         f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events
     ).encode()
 
 
-SAY = [begin(TEXT), delta("text_delta", text="x"), end()]
-THINK = [
-    begin(THINKING),
-    delta("thinking_delta", thinking="x"),
-    delta("signature_delta", signature="s"),
-    end(),
+TEXT_EVENTS = [start_block(TEXT), build_delta("text_delta", text="x"), stop_block()]
+THINKING_EVENTS = [
+    start_block(THINKING),
+    build_delta("thinking_delta", thinking="x"),
+    build_delta("signature_delta", signature="s"),
+    stop_block(),
 ]
-ASK = [
-    begin(CALL),
-    delta("input_json_delta", partial_json=""),
-    delta("input_json_delta", partial_json='{"a":1}'),
-    end(),
+TOOL_USE_EVENTS = [
+    start_block(CALL),
+    build_delta("input_json_delta", partial_json=""),
+    build_delta("input_json_delta", partial_json='{"a":1}'),
+    stop_block(),
 ]
-CUT = [begin(CALL), delta("input_json_delta", partial_json='{"a":'), end()]
+TRUNCATED_TOOL_USE = [
+    start_block(CALL),
+    build_delta("input_json_delta", partial_json='{"a":'),
+    stop_block(),
+]
 
 
 @pytest.mark.parametrize(
     "events",
     [
-        [START, *SAY, finish(), STOP],
-        [START, finish(), STOP],
-        [PING, START, PING, *SAY, PING, finish(), STOP, PING],
-        [START, *THINK, finish(), STOP],
-        [START, begin(THINKING), delta("signature_delta", signature=""), end(), finish(), STOP],
-        [START, *ASK, finish("tool_use"), STOP],
-        [START, begin(CALL), end(), finish("tool_use"), STOP],
-        [START, *CUT, finish("max_tokens"), STOP],
-        [START, *CUT, finish("stop_sequence", "END"), STOP],
-        [START, begin({"type": "redacted_thinking", "data": "x"}), end(), finish(), STOP],
-        [START, begin(TEXT), ERROR],
+        [START, *TEXT_EVENTS, build_message_delta(), STOP],
+        [START, build_message_delta(), STOP],
+        [PING, START, PING, *TEXT_EVENTS, PING, build_message_delta(), STOP, PING],
+        [START, *THINKING_EVENTS, build_message_delta(), STOP],
+        [
+            START,
+            start_block(THINKING),
+            build_delta("signature_delta", signature=""),
+            stop_block(),
+            build_message_delta(),
+            STOP,
+        ],
+        [START, *TOOL_USE_EVENTS, build_message_delta("tool_use"), STOP],
+        [START, start_block(CALL), stop_block(), build_message_delta("tool_use"), STOP],
+        [START, *TRUNCATED_TOOL_USE, build_message_delta("max_tokens"), STOP],
+        [START, *TRUNCATED_TOOL_USE, build_message_delta("stop_sequence", "END"), STOP],
+        [
+            START,
+            start_block({"type": "redacted_thinking", "data": "x"}),
+            stop_block(),
+            build_message_delta(),
+            STOP,
+        ],
+        [START, start_block(TEXT), ERROR],
         [ERROR],
     ],
 )
-def test_check_stream_accepts_valid_stream(events: list[Json]):
-    assert check_stream(b": hi\n\n" + sse(*events)) == [event for event in events if event != PING]
+def test_check_stream_accepts_valid_stream(events: list[JsonObject]):
+    assert check_stream(b": hi\n\n" + encode_events(*events)) == [
+        event for event in events if event != PING
+    ]
 
 
 @pytest.mark.parametrize(
     ("events", "rule"),
     [
         ([], "without message_stop"),
-        ([START, *SAY, finish()], "without message_stop"),
-        ([START, *SAY, STOP], "without message_delta"),
-        ([*SAY, finish(), STOP], "message_start must be the first event"),
+        ([START, *TEXT_EVENTS, build_message_delta()], "without message_stop"),
+        ([START, *TEXT_EVENTS, STOP], "without message_delta"),
+        ([*TEXT_EVENTS, build_message_delta(), STOP], "message_start must be the first event"),
         ([START, START], "message_start must be the first event"),
-        ([START, finish(), finish(), STOP], "after message_delta"),
-        ([START, finish(), STOP, STOP], "after message_stop"),
-        ([START, ERROR, STOP], "after an error"),
+        ([START, build_message_delta(), build_message_delta(), STOP], "follows message_delta"),
+        ([START, build_message_delta(), STOP, STOP], "follows message_stop"),
+        ([START, ERROR, STOP], "follows an error"),
         ([START, {"type": "vendor"}], "an event of type 'vendor'"),
-        ([START, begin(TEXT), begin(TEXT, 1)], "while another is open"),
-        ([START, begin(TEXT, 1)], "expected 0"),
-        ([START, *SAY, begin(TEXT)], "expected 1"),
-        ([START, delta("text_delta", text="x")], "not open"),
-        ([START, begin(TEXT), delta("text_delta", 1, text="x")], "not open"),
-        ([START, end()], "not open"),
-        ([START, begin(TEXT), finish(), STOP], "while a block is open"),
-        ([START, begin(BLOCK)], "begins with"),
-        ([START, begin(CALLED)], "begins with"),
-        ([START, begin({**CALL, "id": ""})], "without id or name"),
-        ([START, begin({"type": "video"})], "a block of type 'video'"),
-        ([START, begin({"type": {}})], "a block of type {}"),
-        ([START, begin({"type": "redacted_thinking"})], "data is None"),
-        ([START, begin(TEXT), delta("text_delta", text="")], "an empty delta"),
-        ([START, begin(TEXT), delta("text_delta", text=None)], "expected a string"),
-        ([START, begin(TEXT), delta("input_json_delta", partial_json="x")], "in a text block"),
-        ([START, begin(CALL), *[delta("input_json_delta", partial_json="")] * 2], "an empty delta"),
-        ([START, *THINK[:2], end()], "without a signature_delta"),
-        ([START, *THINK[:3], THINK[1]], "after the signature"),
-        ([START, *CUT, finish("tool_use"), STOP], "not JSON"),
-        ([START, *CUT, begin(CALL, 1), end(1), finish("max_tokens"), STOP], "not JSON"),
+        ([START, start_block(TEXT), start_block(TEXT, 1)], "while another is open"),
+        ([START, start_block(TEXT, 1)], "expected 0"),
+        ([START, *TEXT_EVENTS, start_block(TEXT)], "expected 1"),
+        ([START, build_delta("text_delta", text="x")], "not open"),
+        ([START, start_block(TEXT), build_delta("text_delta", 1, text="x")], "not open"),
+        ([START, stop_block()], "not open"),
+        ([START, start_block(TEXT), build_message_delta(), STOP], "while a block is open"),
+        ([START, start_block(NONEMPTY_TEXT)], "does not start empty"),
+        ([START, start_block(CALL_WITH_INPUT)], "does not start empty"),
+        ([START, start_block({**CALL, "id": ""})], "without id or name"),
+        ([START, start_block({"type": "video"})], "a block of type 'video'"),
+        ([START, start_block({"type": {}})], "a block of type {}"),
+        ([START, start_block({"type": "redacted_thinking"})], "data is None"),
+        ([START, start_block(TEXT), build_delta("text_delta", text="")], "an empty delta"),
+        ([START, start_block(TEXT), build_delta("text_delta", text=None)], "expected a string"),
+        (
+            [START, start_block(TEXT), build_delta("input_json_delta", partial_json="x")],
+            "in a text block",
+        ),
+        (
+            [START, start_block(CALL), *[build_delta("input_json_delta", partial_json="")] * 2],
+            "an empty delta",
+        ),
+        ([START, *THINKING_EVENTS[:2], stop_block()], "without a signature_delta"),
+        ([START, *THINKING_EVENTS[:3], THINKING_EVENTS[1]], "after the signature"),
+        ([START, *TRUNCATED_TOOL_USE, build_message_delta("tool_use"), STOP], "not JSON"),
         (
             [
                 START,
-                begin(CALL),
-                delta("input_json_delta", partial_json="[]"),
-                end(),
-                finish("tool_use"),
+                *TRUNCATED_TOOL_USE,
+                start_block(CALL, 1),
+                stop_block(1),
+                build_message_delta("max_tokens"),
+                STOP,
+            ],
+            "not JSON",
+        ),
+        (
+            [
+                START,
+                start_block(CALL),
+                build_delta("input_json_delta", partial_json="[]"),
+                stop_block(),
+                build_message_delta("tool_use"),
             ],
             "an object",
         ),
         (
             [
                 START,
-                begin(CALL),
-                delta("input_json_delta", partial_json='{"a":NaN}'),
-                end(),
-                finish("tool_use"),
+                start_block(CALL),
+                build_delta("input_json_delta", partial_json='{"a":NaN}'),
+                stop_block(),
+                build_message_delta("tool_use"),
             ],
             "not JSON",
         ),
         (
             [
                 START,
-                begin(CALL),
-                delta("input_json_delta", partial_json="[" * 9999),
-                end(),
-                finish("tool_use"),
+                start_block(CALL),
+                build_delta("input_json_delta", partial_json="[" * 9999),
+                stop_block(),
+                build_message_delta("tool_use"),
             ],
             "not JSON",
         ),
-        ([START, finish("tool_use")], "without a call"),
-        ([START, finish("stop")], "stop_reason is 'stop'"),
-        ([START, finish(None)], "stop_reason is None"),
-        ([START, finish("stop_sequence")], "contradict"),
-        ([START, finish("end_turn", "END")], "contradict"),
-        ([START, {**finish(), "delta": {"stop_reason": "end_turn"}}], "has no stop_sequence"),
-        ([START, finish(output_tokens=None)], "usage.output_tokens"),
-        ([START, finish(input_tokens=-1)], "usage.input_tokens"),
-        ([START, finish(output_tokens_details={"thinking_tokens": 3})], "more thinking_tokens"),
-        ([START | {"message": MESSAGE | {"content": [BLOCK]}}], "has content"),
+        ([START, build_message_delta("tool_use")], "without a tool_use block"),
+        ([START, build_message_delta("stop")], "stop_reason is 'stop'"),
+        ([START, build_message_delta(None)], "stop_reason is None"),
+        ([START, build_message_delta("stop_sequence")], "contradict"),
+        ([START, build_message_delta("end_turn", "END")], "contradict"),
+        (
+            [START, {**build_message_delta(), "delta": {"stop_reason": "end_turn"}}],
+            "has no stop_sequence",
+        ),
+        ([START, build_message_delta(output_tokens=None)], "usage.output_tokens"),
+        ([START, build_message_delta(input_tokens=-1)], "usage.input_tokens"),
+        (
+            [START, build_message_delta(output_tokens_details={"thinking_tokens": 3})],
+            "more thinking_tokens",
+        ),
+        ([START | {"message": MESSAGE | {"content": [NONEMPTY_TEXT]}}], "has content"),
         ([START | {"message": MESSAGE | {"stop_reason": "end_turn"}}], "has a stop_reason"),
         ([START | {"message": MESSAGE | {"role": "user"}}], "role is"),
         ([START | {"message": MESSAGE | {"type": "x"}}], "type is"),
@@ -170,21 +217,21 @@ def test_check_stream_accepts_valid_stream(events: list[Json]):
         ([ERROR | {"error": {"type": "api_error", "message": ""}}], "is empty"),
     ],
 )
-def test_check_stream_rejects_each_rule_violation(events: list[Json], rule: str):
+def test_check_stream_rejects_each_rule_violation(events: list[JsonObject], rule: str):
     with pytest.raises(Violation, match=rule):
-        check_stream(sse(*events))
+        check_stream(encode_events(*events))
 
 
 @pytest.mark.parametrize(
     ("data", "rule"),
     [
-        (b'data: {"type":"ping"}\n\n', "without a name"),
-        (b'event: ping\ndata: {"type":"pong"}\n\n', "says that it is 'pong'"),
-        (b"event: ping\n\n", "without a name"),
+        (b'data: {"type":"ping"}\n\n', "has no name"),
+        (b'event: ping\ndata: {"type":"pong"}\n\n', "has the type 'pong'"),
+        (b"event: ping\n\n", "has no name"),
         (b"event: ping\nid: 1\n\n", "not a data event"),
         (b'event: ping\ndata: {"type":"ping"}\n', "inside an event"),
         (b"event: ping\ndata: ping\n\n", "not JSON"),
-        (b"data: [DONE]\n\n", "without a name"),
+        (b"data: [DONE]\n\n", "has no name"),
         ('event: ping\ndata: {"type":"ping","a":"\u2028"}\n\n'.encode(), "several lines"),
     ],
 )
@@ -193,7 +240,7 @@ def test_check_stream_rejects_event_name_violations(data: bytes, rule: str):
         check_stream(data)
 
 
-def build_object(*content: Json, reason: str = "end_turn", **more: object) -> Json:
+def build_object(*content: JsonObject, reason: str = "end_turn", **more: object) -> JsonObject:
     return {**MESSAGE, "content": list(content), "stop_reason": reason, **more}
 
 
@@ -201,10 +248,13 @@ def test_check_object_and_error_accept_valid_bodies():
     check_object(build_object())
     check_object(
         build_object(
-            {"type": "thinking", "thinking": "", "signature": "s"}, BLOCK, CALLED, reason="tool_use"
+            {"type": "thinking", "thinking": "", "signature": "s"},
+            NONEMPTY_TEXT,
+            CALL_WITH_INPUT,
+            reason="tool_use",
         )
     )
-    check_object(build_object(BLOCK, reason="stop_sequence", stop_sequence="END"))
+    check_object(build_object(NONEMPTY_TEXT, reason="stop_sequence", stop_sequence="END"))
     check_error({**ERROR, "request_id": "req_1"})
 
 
@@ -213,18 +263,18 @@ def test_check_object_and_error_accept_valid_bodies():
     [
         (build_object(TEXT), "an empty text"),
         (build_object({"type": "video"}), "is of type 'video'"),
-        (build_object({**CALLED, "input": "{}"}, reason="tool_use"), "input is '{}'"),
-        (build_object({**CALLED, "name": ""}, reason="tool_use"), "name is empty"),
+        (build_object({**CALL_WITH_INPUT, "input": "{}"}, reason="tool_use"), "input is '{}'"),
+        (build_object({**CALL_WITH_INPUT, "name": ""}, reason="tool_use"), "name is empty"),
         (build_object({"type": "thinking", "thinking": "x"}), "signature"),
         (build_object({"type": "redacted_thinking"}), "data"),
-        (build_object(BLOCK, reason="tool_use"), "without a call"),
-        (build_object(BLOCK, reason="stop"), "stop_reason is 'stop'"),
-        (build_object(BLOCK, stop_sequence="END"), "contradict"),
-        (build_object(BLOCK, usage=NOTHING), "usage.input_tokens"),
-        (build_object(BLOCK, role="user"), "role is"),
+        (build_object(NONEMPTY_TEXT, reason="tool_use"), "without a tool_use block"),
+        (build_object(NONEMPTY_TEXT, reason="stop"), "stop_reason is 'stop'"),
+        (build_object(NONEMPTY_TEXT, stop_sequence="END"), "contradict"),
+        (build_object(NONEMPTY_TEXT, usage=EMPTY_OBJECT), "usage.input_tokens"),
+        (build_object(NONEMPTY_TEXT, role="user"), "role is"),
     ],
 )
-def test_check_object_rejects_each_rule_violation(message: Json, rule: str):
+def test_check_object_rejects_each_rule_violation(message: JsonObject, rule: str):
     with pytest.raises(Violation, match=rule):
         check_object(message)
 
@@ -237,6 +287,6 @@ def test_check_object_rejects_each_rule_violation(message: Json, rule: str):
         ({"type": "error", "error": "x"}, "expected an object"),
     ],
 )
-def test_check_error_rejects_each_rule_violation(body: Json, rule: str):
+def test_check_error_rejects_each_rule_violation(body: JsonObject, rule: str):
     with pytest.raises(Violation, match=rule):
         check_error(body)

@@ -11,41 +11,54 @@ from dragoman_check.rules.chat import check_object, check_stream
 from dragoman_check.rules.json_values import Violation
 
 from .streams import (
-    ARGUMENTS,
-    BEGIN_CALL,
-    CALLED,
-    COUNTS,
+    CALL_ARGUMENTS,
+    CALL_START,
     DONE,
     ERROR,
     HELLO,
     ROLE,
     STOP,
+    TOKEN_COUNTS,
+    TOOL_CALLS_FINISH,
     USAGE,
-    Json,
-    call,
-    chat,
-    sse,
+    JsonObject,
+    build_call_delta,
+    build_chat_chunk,
+    encode_sse,
 )
 
-GOOD = [
+VALID_STREAMS = [
     [ROLE, HELLO, STOP, DONE],
     [ROLE, STOP, DONE],
-    [ROLE, chat({"reasoning": "a", "reasoning_content": "a"}), HELLO, STOP, DONE],
-    [ROLE, chat({"refusal": "no"}), STOP, DONE],
-    [ROLE, chat(BEGIN_CALL), chat(ARGUMENTS), CALLED, DONE],
-    [ROLE, chat(call(0, id="c", type="custom", custom={"name": "f", "input": ""})), CALLED, DONE],
+    [ROLE, build_chat_chunk({"reasoning": "a", "reasoning_content": "a"}), HELLO, STOP, DONE],
+    [ROLE, build_chat_chunk({"refusal": "no"}), STOP, DONE],
+    [ROLE, build_chat_chunk(CALL_START), build_chat_chunk(CALL_ARGUMENTS), TOOL_CALLS_FINISH, DONE],
     [
         ROLE,
-        chat({"function_call": {"name": "f", "arguments": ""}}),
-        chat({}, reason="function_call"),
+        build_chat_chunk(
+            build_call_delta(0, id="c", type="custom", custom={"name": "f", "input": ""})
+        ),
+        TOOL_CALLS_FINISH,
         DONE,
     ],
-    [ROLE, chat({"role": "assistant"}, index=1), STOP, chat({}, reason="length", index=1), DONE],
+    [
+        ROLE,
+        build_chat_chunk({"function_call": {"name": "f", "arguments": ""}}),
+        build_chat_chunk({}, reason="function_call"),
+        DONE,
+    ],
+    [
+        ROLE,
+        build_chat_chunk({"role": "assistant"}, index=1),
+        STOP,
+        build_chat_chunk({}, reason="length", index=1),
+        DONE,
+    ],
     [ROLE, HELLO, ERROR],
 ]
-EMPTY: Json = {}
-CACHED: Json = {"prompt_tokens_details": {"cached_tokens": 2}}
-TOP = [{"token": "a", "logprob": -1, "bytes": None}]
+EMPTY: JsonObject = {}
+CACHED: JsonObject = {"prompt_tokens_details": {"cached_tokens": 2}}
+TOP_LOGPROBS = [{"token": "a", "logprob": -1, "bytes": None}]
 
 
 def build_scored_chunk(**entry: Any) -> Any:
@@ -54,43 +67,62 @@ def build_scored_chunk(**entry: Any) -> Any:
     return chunk
 
 
-@pytest.mark.parametrize("payloads", GOOD)
+@pytest.mark.parametrize("payloads", VALID_STREAMS)
 def test_check_stream_accepts_valid_stream(payloads: list[object]):
-    check_stream(b": hi\n\n" + sse(*payloads), include_usage=False)
+    check_stream(b": hi\n\n" + encode_sse(*payloads), include_usage=False)
 
 
 def test_check_stream_accepts_requested_usage():
-    check_stream(sse(ROLE, HELLO, STOP, USAGE, DONE), include_usage=True)
+    check_stream(encode_sse(ROLE, HELLO, STOP, USAGE, DONE), include_usage=True)
 
 
 VARIANTS = [
-    [ROLE, chat({"content": "x"}, reason="stop"), DONE],
-    [ROLE, HELLO, chat({"content": ""}, reason="stop"), DONE],
-    [ROLE, chat({**BEGIN_CALL, "content": None}), chat(ARGUMENTS), CALLED, DONE],
+    [ROLE, build_chat_chunk({"content": "x"}, reason="stop"), DONE],
+    [ROLE, HELLO, build_chat_chunk({"content": ""}, reason="stop"), DONE],
+    [
+        ROLE,
+        build_chat_chunk({**CALL_START, "content": None}),
+        build_chat_chunk(CALL_ARGUMENTS),
+        TOOL_CALLS_FINISH,
+        DONE,
+    ],
     [ROLE, HELLO, STOP | {"system_fingerprint": "f"}, DONE],
-    [chat({"role": "assistant", "content": "x"}), HELLO, STOP, DONE],
-    [chat({"role": "assistant", "content": None, **BEGIN_CALL}), chat(ARGUMENTS), CALLED, DONE],
-    [chat({"role": "assistant", "content": "", **BEGIN_CALL}), chat(ARGUMENTS), CALLED, DONE],
-    [ROLE, chat({"reasoning_content": "x", "content": "y"}), STOP, DONE],
+    [build_chat_chunk({"role": "assistant", "content": "x"}), HELLO, STOP, DONE],
+    [
+        build_chat_chunk({"role": "assistant", "content": None, **CALL_START}),
+        build_chat_chunk(CALL_ARGUMENTS),
+        TOOL_CALLS_FINISH,
+        DONE,
+    ],
+    [
+        build_chat_chunk({"role": "assistant", "content": "", **CALL_START}),
+        build_chat_chunk(CALL_ARGUMENTS),
+        TOOL_CALLS_FINISH,
+        DONE,
+    ],
+    [ROLE, build_chat_chunk({"reasoning_content": "x", "content": "y"}), STOP, DONE],
 ]
 
 
 @pytest.mark.parametrize("payloads", VARIANTS)
 def test_check_stream_with_variants_accepts_unspecified_forms(payloads: list[object]):
     with pytest.raises(Violation):
-        check_stream(sse(*payloads), include_usage=False)
-    check_stream(sse(*payloads), include_usage=False, allow_variants=True)
+        check_stream(encode_sse(*payloads), include_usage=False)
+    check_stream(encode_sse(*payloads), include_usage=False, allow_variants=True)
 
 
 @pytest.mark.parametrize(
     ("payloads", "rule"),
     [
-        ([ROLE, chat({"content": ""}), STOP, DONE], "empty field"),
-        ([ROLE, chat({}), STOP, DONE], "a delta has one field"),
-        ([ROLE, chat({"vendor": "x"}, reason="stop"), DONE], "unknown fields"),
-        ([chat({"role": "assistant", "vendor": "x"}), STOP, DONE], "unknown fields"),
-        ([chat({"role": "assistant", **ARGUMENTS}), CALLED, DONE], "without id"),
-        ([ROLE, chat({"role": "assistant"}, reason="stop"), DONE], "a second role"),
+        ([ROLE, build_chat_chunk({"content": ""}), STOP, DONE], "empty field"),
+        ([ROLE, build_chat_chunk({}), STOP, DONE], "expected one"),
+        ([ROLE, build_chat_chunk({"vendor": "x"}, reason="stop"), DONE], "unknown fields"),
+        ([build_chat_chunk({"role": "assistant", "vendor": "x"}), STOP, DONE], "unknown fields"),
+        (
+            [build_chat_chunk({"role": "assistant", **CALL_ARGUMENTS}), TOOL_CALLS_FINISH, DONE],
+            "without id",
+        ),
+        ([ROLE, build_chat_chunk({"role": "assistant"}, reason="stop"), DONE], "a second role"),
         (
             [ROLE, HELLO | {"system_fingerprint": "f"}, STOP | {"system_fingerprint": "g"}, DONE],
             "fingerprint changed",
@@ -100,38 +132,41 @@ def test_check_stream_with_variants_accepts_unspecified_forms(payloads: list[obj
 )
 def test_check_stream_with_variants_rejects_rule_violations(payloads: list[object], rule: str):
     with pytest.raises(Violation, match=rule):
-        check_stream(sse(*payloads), include_usage=False, allow_variants=True)
+        check_stream(encode_sse(*payloads), include_usage=False, allow_variants=True)
 
 
 def test_check_stream_accepts_valid_logprobs():
-    good = build_scored_chunk(token="a", logprob=-1, bytes=[97], top_logprobs=TOP)
-    check_stream(sse(ROLE, good, STOP, DONE), include_usage=False)
+    good = build_scored_chunk(token="a", logprob=-1, bytes=[97], top_logprobs=TOP_LOGPROBS)
+    check_stream(encode_sse(ROLE, good, STOP, DONE), include_usage=False)
 
 
 @pytest.mark.parametrize(
     ("payloads", "rule"),
     [
-        ([], r"no \[DONE\]"),
-        ([ROLE, HELLO, STOP], r"no \[DONE\]"),
-        ([ROLE, HELLO, DONE], "without finish_reason"),
-        ([DONE], "without finish_reason"),
-        ([ROLE, STOP, DONE, STOP], "after .DONE."),
-        ([ROLE, STOP, USAGE, DONE], "not requested"),
+        ([], r"has no \[DONE\]"),
+        ([ROLE, HELLO, STOP], r"has no \[DONE\]"),
+        ([ROLE, HELLO, DONE], "has no finish_reason"),
+        ([DONE], "has no finish_reason"),
+        ([ROLE, STOP, DONE, STOP], "follows .DONE."),
+        ([ROLE, STOP, USAGE, DONE], "without include_usage"),
         ([HELLO, STOP, DONE], "has no role"),
-        ([chat({"role": "assistant", "content": "x"}), STOP, DONE], "more than a role"),
+        ([build_chat_chunk({"role": "assistant", "content": "x"}), STOP, DONE], "more than a role"),
         ([ROLE, ROLE, STOP, DONE], "a second role"),
-        ([ROLE, STOP, HELLO, DONE], "after finish_reason"),
-        ([ROLE, STOP, STOP, DONE], "after finish_reason"),
-        ([chat({"role": "assistant"}, index=1)], "before choice 0"),
-        ([ROLE, chat({"content": ""}), STOP, DONE], "empty field"),
-        ([ROLE, chat({"content": None}), STOP, DONE], "empty field"),
-        ([ROLE, chat({"content": "a", "refusal": "b"}), STOP, DONE], "one field"),
-        ([ROLE, chat({}), STOP, DONE], "one field"),
-        ([ROLE, chat({"vendor": "a"}), STOP, DONE], "unknown fields"),
-        ([ROLE, chat({"reasoning": "a", "reasoning_content": "b"}), STOP, DONE], "differ"),
-        ([ROLE, chat({"content": "x"}, reason="stop"), DONE], "not empty"),
-        ([ROLE, chat({}, reason="tool_call"), DONE], "finish_reason is"),
-        ([ROLE, chat({}, reason="tool_calls"), DONE], "without a call"),
+        ([ROLE, STOP, HELLO, DONE], "follows finish_reason"),
+        ([ROLE, STOP, STOP, DONE], "follows finish_reason"),
+        ([build_chat_chunk({"role": "assistant"}, index=1)], "before choice 0"),
+        ([ROLE, build_chat_chunk({"content": ""}), STOP, DONE], "empty field"),
+        ([ROLE, build_chat_chunk({"content": None}), STOP, DONE], "empty field"),
+        ([ROLE, build_chat_chunk({"content": "a", "refusal": "b"}), STOP, DONE], "expected one"),
+        ([ROLE, build_chat_chunk({}), STOP, DONE], "expected one"),
+        ([ROLE, build_chat_chunk({"vendor": "a"}), STOP, DONE], "unknown fields"),
+        (
+            [ROLE, build_chat_chunk({"reasoning": "a", "reasoning_content": "b"}), STOP, DONE],
+            "differ",
+        ),
+        ([ROLE, build_chat_chunk({"content": "x"}, reason="stop"), DONE], "not empty"),
+        ([ROLE, build_chat_chunk({}, reason="tool_call"), DONE], "finish_reason is"),
+        ([ROLE, build_chat_chunk({}, reason="tool_calls"), DONE], "without a tool call"),
         ([ROLE, HELLO | {"id": "d"}, STOP, DONE], "id changed"),
         ([ROLE, HELLO | {"created": 2}, STOP, DONE], "created changed"),
         ([ROLE, HELLO | {"model": "n"}, STOP, DONE], "model changed"),
@@ -141,26 +176,46 @@ def test_check_stream_accepts_valid_logprobs():
             [ROLE, {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}],
             "choices is None",
         ),
-        ([ROLE, chat(ARGUMENTS), CALLED, DONE], "without id"),
-        (
-            [ROLE, chat(call(1, id="c", type="function", function={"name": "f"})), CALLED, DONE],
-            "open is -1",
-        ),
-        (
-            [ROLE, chat(call(0, id="", type="function", function={"name": "f"})), CALLED, DONE],
-            "without id",
-        ),
-        (
-            [ROLE, chat(call(0, id="c", type="function", function={"name": ""})), CALLED, DONE],
-            "without id",
-        ),
-        ([ROLE, chat(BEGIN_CALL), chat(BEGIN_CALL), CALLED, DONE], "repeated"),
+        ([ROLE, build_chat_chunk(CALL_ARGUMENTS), TOOL_CALLS_FINISH, DONE], "without id"),
         (
             [
                 ROLE,
-                chat(BEGIN_CALL),
-                chat(call(0, function={"name": "f", "arguments": "x"})),
-                CALLED,
+                build_chat_chunk(
+                    build_call_delta(1, id="c", type="function", function={"name": "f"})
+                ),
+                TOOL_CALLS_FINISH,
+                DONE,
+            ],
+            "open call is -1",
+        ),
+        (
+            [
+                ROLE,
+                build_chat_chunk(
+                    build_call_delta(0, id="", type="function", function={"name": "f"})
+                ),
+                TOOL_CALLS_FINISH,
+                DONE,
+            ],
+            "without id",
+        ),
+        (
+            [
+                ROLE,
+                build_chat_chunk(
+                    build_call_delta(0, id="c", type="function", function={"name": ""})
+                ),
+                TOOL_CALLS_FINISH,
+                DONE,
+            ],
+            "without id",
+        ),
+        (
+            [
+                ROLE,
+                build_chat_chunk(CALL_START),
+                build_chat_chunk(CALL_START),
+                TOOL_CALLS_FINISH,
                 DONE,
             ],
             "repeated",
@@ -168,17 +223,30 @@ def test_check_stream_accepts_valid_logprobs():
         (
             [
                 ROLE,
-                chat(BEGIN_CALL),
-                chat(call(0, id=None, function={"arguments": "x"})),
-                CALLED,
+                build_chat_chunk(CALL_START),
+                build_chat_chunk(build_call_delta(0, function={"name": "f", "arguments": "x"})),
+                TOOL_CALLS_FINISH,
                 DONE,
             ],
             "repeated",
         ),
-        ([ROLE, chat({"tool_calls": [{"id": "c"}]}), CALLED, DONE], "index of a call"),
-        ([ROLE, chat({"function_call": {"arguments": "x"}})], "named 0 times"),
+        (
+            [
+                ROLE,
+                build_chat_chunk(CALL_START),
+                build_chat_chunk(build_call_delta(0, id=None, function={"arguments": "x"})),
+                TOOL_CALLS_FINISH,
+                DONE,
+            ],
+            "repeated",
+        ),
+        (
+            [ROLE, build_chat_chunk({"tool_calls": [{"id": "c"}]}), TOOL_CALLS_FINISH, DONE],
+            "index of a call",
+        ),
+        ([ROLE, build_chat_chunk({"function_call": {"arguments": "x"}})], "has 0 names"),
         ([ROLE, ERROR, DONE], "DONE. after an error"),
-        ([ROLE, ERROR, STOP, DONE], "chunk after an error"),
+        ([ROLE, ERROR, STOP, DONE], "chunk follows an error"),
         ([ROLE, {"error": {"message": "m", "type": "t", "code": None}}], "has no param"),
         ([ROLE, {"error": "boom"}], "expected an object"),
         (
@@ -206,22 +274,22 @@ def test_check_stream_accepts_valid_logprobs():
 )
 def test_check_stream_rejects_each_rule_violation(payloads: list[object], rule: str):
     with pytest.raises(Violation, match=rule):
-        check_stream(sse(*payloads), include_usage=False)
+        check_stream(encode_sse(*payloads), include_usage=False)
 
 
 @pytest.mark.parametrize(
     ("payloads", "rule"),
     [
-        ([ROLE, HELLO, STOP, DONE], "is missing"),
-        ([ROLE, USAGE, STOP, DONE], "before all choices ended"),
-        ([ROLE, STOP, USAGE, USAGE, DONE], "after the one with usage"),
+        ([ROLE, HELLO, STOP, DONE], "no usage chunk"),
+        ([ROLE, USAGE, STOP, DONE], "precedes the end of a choice"),
+        ([ROLE, STOP, USAGE, USAGE, DONE], "follows the usage chunk"),
         ([ROLE, STOP, USAGE | {"usage": None}, DONE], "usage is None"),
-        ([ROLE, STOP, USAGE | {"usage": COUNTS | {"total_tokens": 4}}, DONE], "expected 3"),
+        ([ROLE, STOP, USAGE | {"usage": TOKEN_COUNTS | {"total_tokens": 4}}, DONE], "expected 3"),
         (
             [
                 ROLE,
                 STOP,
-                USAGE | {"usage": COUNTS | {"prompt_tokens_details": {"cached_tokens": 2}}},
+                USAGE | {"usage": TOKEN_COUNTS | {"prompt_tokens_details": {"cached_tokens": 2}}},
                 DONE,
             ],
             "more cached",
@@ -230,7 +298,7 @@ def test_check_stream_rejects_each_rule_violation(payloads: list[object], rule: 
 )
 def test_check_stream_rejects_misplaced_usage(payloads: list[object], rule: str):
     with pytest.raises(Violation, match=rule):
-        check_stream(sse(*payloads), include_usage=True)
+        check_stream(encode_sse(*payloads), include_usage=True)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +329,7 @@ def build_object(content: Any, reason: Any = "stop", **choice: Any) -> Any:
         "created": 1,
         "model": "m",
         "choices": choices,
-        "usage": COUNTS,
+        "usage": TOKEN_COUNTS,
     }
 
 
@@ -287,9 +355,9 @@ def test_check_object_accepts_valid_object():
             ),
             "arguments of a call",
         ),
-        (build_object({}, "tool_calls"), "without a call"),
+        (build_object({}, "tool_calls"), "without a tool call"),
         (build_object({}, None), "finish_reason is None"),
-        (build_object({}, index=1), "not dense"),
+        (build_object({}, index=1), "not consecutive"),
         (build_object({}, message={"role": "assistant", "content": None}), "has no refusal"),
         (build_object({}, logprobs={"content": [{}]}), "token is None"),
         (EMPTY, "object is None"),

@@ -9,12 +9,12 @@ import pytest
 from dragoman_check.rules.completions import check_object, check_stream
 from dragoman_check.rules.json_values import Violation
 
-from .streams import COUNTS, DONE, ERROR, Json, sse, text
+from .streams import DONE, ERROR, TOKEN_COUNTS, JsonObject, build_text_chunk, encode_sse
 
-HELLO = text("hello")
-STOP = text("", reason="stop")
-USAGE: Json = text("") | {"choices": [], "usage": COUNTS}
-COLUMNS: Json = {
+HELLO = build_text_chunk("hello")
+STOP = build_text_chunk("", reason="stop")
+USAGE: JsonObject = build_text_chunk("") | {"choices": [], "usage": TOKEN_COUNTS}
+COLUMNS: JsonObject = {
     "text_offset": [0],
     "token_logprobs": [-1.0],
     "tokens": ["a"],
@@ -31,8 +31,14 @@ def build_scored_chunk(columns: Any) -> Any:
     "payloads",
     [
         [HELLO, STOP, DONE],
-        [text("hello", reason="length"), DONE],
-        [text("b", index=1), HELLO, STOP, text("", reason="stop", index=1), DONE],
+        [build_text_chunk("hello", reason="length"), DONE],
+        [
+            build_text_chunk("b", index=1),
+            HELLO,
+            STOP,
+            build_text_chunk("", reason="stop", index=1),
+            DONE,
+        ],
         [build_scored_chunk(COLUMNS), STOP, DONE],
         [
             build_scored_chunk(COLUMNS | {"token_logprobs": [None], "top_logprobs": [None]}),
@@ -43,22 +49,25 @@ def build_scored_chunk(columns: Any) -> Any:
     ],
 )
 def test_check_stream_accepts_valid_stream(payloads: list[object]):
-    check_stream(sse(*payloads), include_usage=False)
+    check_stream(encode_sse(*payloads), include_usage=False)
 
 
 def test_check_stream_accepts_requested_usage():
-    check_stream(sse(HELLO, STOP, USAGE, DONE), include_usage=True)
+    check_stream(encode_sse(HELLO, STOP, USAGE, DONE), include_usage=True)
 
 
 @pytest.mark.parametrize(
     ("payloads", "rule"),
     [
-        ([HELLO, STOP], r"no \[DONE\]"),
-        ([HELLO, DONE], "without finish_reason"),
-        ([HELLO, STOP, USAGE, DONE], "not requested"),
-        ([HELLO, STOP, STOP, DONE], "after finish_reason"),
-        ([text("x", index=1), text("", reason="stop", index=1), DONE], "without finish_reason"),
-        ([text("", reason="tool_calls"), DONE], "finish_reason is"),
+        ([HELLO, STOP], r"has no \[DONE\]"),
+        ([HELLO, DONE], "has no finish_reason"),
+        ([HELLO, STOP, USAGE, DONE], "without include_usage"),
+        ([HELLO, STOP, STOP, DONE], "follows finish_reason"),
+        (
+            [build_text_chunk("x", index=1), build_text_chunk("", reason="stop", index=1), DONE],
+            "has no finish_reason",
+        ),
+        ([build_text_chunk("", reason="tool_calls"), DONE], "finish_reason is"),
         ([HELLO, STOP | {"id": "d"}, DONE], "id changed"),
         ([HELLO | {"object": "completion"}], "object is"),
         ([HELLO, ERROR, DONE], "DONE. after an error"),
@@ -74,7 +83,7 @@ def test_check_stream_accepts_requested_usage():
         ([build_scored_chunk(COLUMNS | {"tokens": []})], "differ in length"),
         ([build_scored_chunk(COLUMNS | {"tokens": None})], "tokens is None"),
         ([build_scored_chunk(COLUMNS | {"tokens": ["b"]})], "not among"),
-        ([build_scored_chunk(COLUMNS | {"token_logprobs": [None]})], "alone"),
+        ([build_scored_chunk(COLUMNS | {"token_logprobs": [None]})], "only one of"),
         ([build_scored_chunk(COLUMNS | {"token_logprobs": [0.5]})], "above 0"),
         (
             [build_scored_chunk(COLUMNS | {"text_offset": [3]}), build_scored_chunk(COLUMNS)],
@@ -84,30 +93,33 @@ def test_check_stream_accepts_requested_usage():
 )
 def test_check_stream_rejects_each_rule_violation(payloads: list[object], rule: str):
     with pytest.raises(Violation, match=rule):
-        check_stream(sse(*payloads), include_usage=False)
+        check_stream(encode_sse(*payloads), include_usage=False)
 
 
 def test_check_stream_rejects_misplaced_usage():
-    with pytest.raises(Violation, match="before all choices ended"):
-        check_stream(sse(HELLO, USAGE, STOP, DONE), include_usage=True)
-    with pytest.raises(Violation, match="is missing"):
-        check_stream(sse(HELLO, STOP, DONE), include_usage=True)
+    with pytest.raises(Violation, match="precedes the end of a choice"):
+        check_stream(encode_sse(HELLO, USAGE, STOP, DONE), include_usage=True)
+    with pytest.raises(Violation, match="no usage chunk"):
+        check_stream(encode_sse(HELLO, STOP, DONE), include_usage=True)
 
 
-WHOLE = STOP | {"usage": COUNTS}
+RESPONSE = STOP | {"usage": TOKEN_COUNTS}
 
 
 def test_check_object_accepts_valid_object():
-    check_object(WHOLE)
+    check_object(RESPONSE)
 
 
 @pytest.mark.parametrize(
     ("answer", "rule"),
     [
-        (WHOLE | {"object": "chat.completion"}, "object is"),
-        (WHOLE | {"usage": None}, "usage is None"),
-        (WHOLE | {"choices": HELLO["choices"]}, "finish_reason is null"),
-        (WHOLE | {"choices": text("", reason="stop", index=1)["choices"]}, "not dense"),
+        (RESPONSE | {"object": "chat.completion"}, "object is"),
+        (RESPONSE | {"usage": None}, "usage is None"),
+        (RESPONSE | {"choices": HELLO["choices"]}, "finish_reason is null"),
+        (
+            RESPONSE | {"choices": build_text_chunk("", reason="stop", index=1)["choices"]},
+            "not consecutive",
+        ),
     ],
 )
 def test_check_object_rejects_each_rule_violation(answer: Any, rule: str):

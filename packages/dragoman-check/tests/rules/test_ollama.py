@@ -10,12 +10,12 @@ import pytest
 from dragoman_check.rules.json_values import Violation
 from dragoman_check.rules.ollama import COUNTS, check_error, check_object, check_stream, fold_chunks
 
-from .streams import Json
+from .streams import JsonObject
 
-HEAD: Json = {"model": "m", "created_at": "2026-01-02T03:04:05.123456789+02:00"}
-CALL: Json = {"id": "call_1", "function": {"index": 0, "name": "f", "arguments": {"a": 1}}}
-COUNTED: Json = dict.fromkeys(COUNTS, 1)
-LOGPROB: Json = {
+HEAD: JsonObject = {"model": "m", "created_at": "2026-01-02T03:04:05.123456789+02:00"}
+CALL: JsonObject = {"id": "call_1", "function": {"index": 0, "name": "f", "arguments": {"a": 1}}}
+ALL_COUNTS: JsonObject = dict.fromkeys(COUNTS, 1)
+LOGPROB: JsonObject = {
     "token": "a",
     "logprob": -0.5,
     "bytes": [97],
@@ -23,20 +23,20 @@ LOGPROB: Json = {
 }
 
 
-def chat(
-    content: str = "", *, done: bool = False, more: Json | None = None, **message: Any
-) -> Json:
-    end: Json = {"done_reason": "stop", **COUNTED} if done else {}
+def build_chunk(
+    content: str = "", *, done: bool = False, more: JsonObject | None = None, **message: Any
+) -> JsonObject:
+    end: JsonObject = {"done_reason": "stop", **ALL_COUNTS} if done else {}
     reply = {"role": "assistant", "content": content, **message}
     return {**HEAD, "message": reply, "done": done, **end, **(more or {})}
 
 
-def lines(*payloads: object) -> bytes:
+def encode_lines(*payloads: object) -> bytes:
     return b"".join(json.dumps(payload).encode() + b"\n" for payload in payloads)
 
 
-HI = chat("hi")
-END = chat(done=True)
+HI = build_chunk("hi")
+END = build_chunk(done=True)
 ERROR = {"error": "no"}
 
 
@@ -47,17 +47,17 @@ ERROR = {"error": "no"}
         [END],
         [HI, ERROR],
         [ERROR],
-        [chat(thinking="hm"), chat(tool_calls=[CALL]), END],
-        [chat("a", more={"logprobs": [LOGPROB]}), END],
-        [chat(more={"logprobs": [LOGPROB]}), END],
+        [build_chunk(thinking="hm"), build_chunk(tool_calls=[CALL]), END],
+        [build_chunk("a", more={"logprobs": [LOGPROB]}), END],
+        [build_chunk(more={"logprobs": [LOGPROB]}), END],
     ],
 )
 def test_check_stream_accepts_valid_stream(payloads: list[object]):
-    check_stream(lines(*payloads), is_chat=True)
+    check_stream(encode_lines(*payloads), is_chat=True)
 
 
 def test_check_stream_ignores_whitespace_before_lines():
-    assert len(check_stream(b" " + lines(HI) + b"  " + lines(END), is_chat=True)) == 2
+    assert len(check_stream(b" " + encode_lines(HI) + b"  " + encode_lines(END), is_chat=True)) == 2
 
 
 @pytest.mark.parametrize(
@@ -65,46 +65,52 @@ def test_check_stream_ignores_whitespace_before_lines():
     [
         ([HI], "`done` is true"),
         ([], "`done` is true"),
-        ([HI, END, HI], "after the last"),
-        ([ERROR, HI], "after an error"),
+        ([HI, END, HI], "follows the final"),
+        ([ERROR, HI], "follows an error"),
         ([{"error": ""}], "empty"),
         ([{**HI, "model": ""}, END], "model is empty"),
         ([{**HI, "model": "n"}, END], "the model changes"),
         ([{**HI, "created_at": "yesterday"}, END], "created_at"),
         ([{**HI, "done": None}, END], "done is None"),
         ([{**HI, "message": "hi"}, END], "message"),
-        ([chat("hi", role="user"), END], "role"),
-        ([chat("hi", thinking=""), END], "thinking is empty"),
-        ([chat(), END], "a chunk without content"),
-        ([{**HI, "done_reason": "stop"}, END], "before the end"),
-        ([{**HI, "eval_count": 1}, END], "before the end"),
-        ([{**HI, "context": [1]}, END], "before the end"),
+        ([build_chunk("hi", role="user"), END], "role"),
+        ([build_chunk("hi", thinking=""), END], "thinking is empty"),
+        ([build_chunk(), END], "a chunk has no content"),
+        ([{**HI, "done_reason": "stop"}, END], "before the final"),
+        ([{**HI, "eval_count": 1}, END], "before the final"),
+        ([{**HI, "context": [1]}, END], "before the final"),
         ([HI, {**END, "done_reason": "eos"}], "done_reason"),
         ([HI, {**END, "eval_count": -1}], "eval_count"),
         ([HI, {**END, "context": ["a"]}], "context"),
-        ([chat(tool_calls=[{"function": {"name": "f", "arguments": "{}"}}]), END], "arguments"),
-        ([chat(tool_calls=[{"function": {"name": "", "arguments": {}}}]), END], "no name"),
-        ([chat(tool_calls=[CALL, CALL]), END], "index"),
-        ([chat("a", more={"logprobs": [{**LOGPROB, "logprob": 1}]}), END], "logprob"),
-        ([chat("a", more={"logprobs": [{**LOGPROB, "bytes": [256]}]}), END], "byte"),
         (
-            [chat("a", more={"logprobs": [{**LOGPROB, "top_logprobs": [{"token": 1}]}]}), END],
+            [build_chunk(tool_calls=[{"function": {"name": "f", "arguments": "{}"}}]), END],
+            "arguments",
+        ),
+        ([build_chunk(tool_calls=[{"function": {"name": "", "arguments": {}}}]), END], "no name"),
+        ([build_chunk(tool_calls=[CALL, CALL]), END], "index"),
+        ([build_chunk("a", more={"logprobs": [{**LOGPROB, "logprob": 1}]}), END], "logprob"),
+        ([build_chunk("a", more={"logprobs": [{**LOGPROB, "bytes": [256]}]}), END], "byte"),
+        (
+            [
+                build_chunk("a", more={"logprobs": [{**LOGPROB, "top_logprobs": [{"token": 1}]}]}),
+                END,
+            ],
             "token",
         ),
     ],
 )
 def test_check_stream_rejects_each_rule_violation(payloads: list[object], rule: str):
     with pytest.raises(Violation, match=rule):
-        check_stream(lines(*payloads), is_chat=True)
+        check_stream(encode_lines(*payloads), is_chat=True)
 
 
 @pytest.mark.parametrize(
     ("data", "rule"),
     [
-        (lines(HI, END)[:-1], "inside a line"),
-        (lines(HI) + b"\n" + lines(END), "an empty line, or several"),
+        (encode_lines(HI, END)[:-1], "inside a line"),
+        (encode_lines(HI) + b"\n" + encode_lines(END), "an empty line, or several"),
         (
-            json.dumps(chat("\u2028"), ensure_ascii=False).encode() + b"\n",
+            json.dumps(build_chunk("\u2028"), ensure_ascii=False).encode() + b"\n",
             "an empty line, or several",
         ),
         (b"{\n", "not JSON"),
@@ -118,13 +124,13 @@ def test_check_stream_rejects_incomplete_json_lines(data: bytes, rule: str):
 
 
 def test_check_object_requires_text_and_done():
-    body: Json = {
+    body: JsonObject = {
         **HEAD,
         "response": "hi",
         "done": True,
         "done_reason": "length",
         "context": [1],
-        **COUNTED,
+        **ALL_COUNTS,
     }
     check_object(body, is_chat=False)
     with pytest.raises(Violation, match="the text"):
@@ -142,10 +148,12 @@ def test_check_error_requires_string_message():
 
 def test_fold_chunks_equals_full_object():
     chunks = [
-        chat(thinking="hm"),
-        chat("a", more={"logprobs": [LOGPROB]}),
-        chat(tool_calls=[CALL]),
+        build_chunk(thinking="hm"),
+        build_chunk("a", more={"logprobs": [LOGPROB]}),
+        build_chunk(tool_calls=[CALL]),
         END,
     ]
-    whole = chat("a", done=True, thinking="hm", tool_calls=[CALL], more={"logprobs": [LOGPROB]})
-    assert fold_chunks(check_stream(lines(*chunks), is_chat=True), is_chat=True) == whole
+    whole = build_chunk(
+        "a", done=True, thinking="hm", tool_calls=[CALL], more={"logprobs": [LOGPROB]}
+    )
+    assert fold_chunks(check_stream(encode_lines(*chunks), is_chat=True), is_chat=True) == whole

@@ -9,10 +9,10 @@ import pytest
 from dragoman_check.rules.json_values import Violation
 from dragoman_check.rules.sglang import check_stream
 
-from .streams import DONE, ERROR, Json, sse
+from .streams import DONE, ERROR, JsonObject, encode_sse
 
 
-def so_far(text: str, ids: list[int], reason: Any = None, /, **meta: object) -> Json:
+def build_event(text: str, ids: list[int], reason: Any = None, /, **meta: object) -> JsonObject:
     meta_info = {
         "id": "a",
         "finish_reason": reason,
@@ -24,9 +24,9 @@ def so_far(text: str, ids: list[int], reason: Any = None, /, **meta: object) -> 
 
 
 STOP = {"type": "stop", "matched": None}
-HI = so_far("hi", [1])
-END = so_far("hi you", [1, 2], STOP)
-SCORED = {
+HI = build_event("hi", [1])
+END = build_event("hi you", [1, 2], STOP)
+LOGPROBS = {
     "input_token_logprobs": [],
     "output_token_logprobs": [[-1.0, 1, None]],
     "output_token_logprobs_length": 1,
@@ -37,10 +37,10 @@ SCORED = {
     "payloads",
     [
         [HI, END, DONE],
-        [so_far("", [], {"type": "length", "length": 0}), DONE],
-        [so_far("hi", [1], STOP, **SCORED), DONE],
+        [build_event("", [], {"type": "length", "length": 0}), DONE],
+        [build_event("hi", [1], STOP, **LOGPROBS), DONE],
         [
-            so_far(
+            build_event(
                 "hi",
                 [1],
                 STOP,
@@ -53,48 +53,72 @@ SCORED = {
     ],
 )
 def test_check_stream_accepts_valid_stream(payloads: list[object]):
-    check_stream(sse(*payloads))
+    check_stream(encode_sse(*payloads))
 
 
 def test_check_stream_separates_choices():
-    one = so_far("a", [1], STOP) | {"index": 0}
-    two = so_far("b", [2], STOP) | {"index": 1}
-    assert [each["text"] for each in check_stream(sse(two, one, DONE), choices=2)] == ["a", "b"]
+    one = build_event("a", [1], STOP) | {"index": 0}
+    two = build_event("b", [2], STOP) | {"index": 1}
+    assert [each["text"] for each in check_stream(encode_sse(two, one, DONE), choices=2)] == [
+        "a",
+        "b",
+    ]
     with pytest.raises(Violation, match="2 choices"):
-        check_stream(sse(one, DONE), choices=2)
+        check_stream(encode_sse(one, DONE), choices=2)
 
 
-SPLIT = [{"version": "v", "start": 0, "end": 1}, {"version": "w", "start": 2, "end": 2}]
+WEIGHT_VERSIONS = [{"version": "v", "start": 0, "end": 1}, {"version": "w", "start": 2, "end": 2}]
 
 
 @pytest.mark.parametrize(
     ("payloads", "rule"),
     [
-        ([HI, END], r"no \[DONE\]"),
+        ([HI, END], r"has no \[DONE\]"),
         ([HI, ERROR, DONE], "after an error"),
-        ([HI, DONE], "never finished"),
-        ([HI, END, END, DONE], "after the one that finished"),
-        ([HI, so_far("ho", [1, 2], STOP), DONE], "text does not start"),
-        ([HI, so_far("hi", [2], STOP), DONE], "ids do not start"),
-        ([HI, so_far("hi", [1], STOP, id="b"), DONE], "id changed"),
-        ([so_far("hi", [1], STOP, completion_tokens=2), DONE], "completion_tokens"),
-        ([so_far("hi", [1], {"type": "gone"}), DONE], "finish_reason"),
-        ([so_far("hi", [2], STOP, **SCORED), DONE], "other tokens"),
+        ([HI, DONE], "finish_reason is null"),
+        ([HI, END, END, DONE], "follows the one with a finish_reason"),
+        ([HI, build_event("ho", [1, 2], STOP), DONE], "text does not start"),
+        ([HI, build_event("hi", [2], STOP), DONE], "ids do not start"),
+        ([HI, build_event("hi", [1], STOP, id="b"), DONE], "id changed"),
+        ([build_event("hi", [1], STOP, completion_tokens=2), DONE], "completion_tokens"),
+        ([build_event("hi", [1], {"type": "gone"}), DONE], "finish_reason"),
+        ([build_event("hi", [2], STOP, **LOGPROBS), DONE], "differ from output_ids"),
         (
-            [so_far("hi", [1], STOP, **(SCORED | {"output_token_logprobs_length": 2})), DONE],
-            "length is wrong",
+            [
+                build_event("hi", [1], STOP, **(LOGPROBS | {"output_token_logprobs_length": 2})),
+                DONE,
+            ],
+            "length is not 1",
         ),
-        ([so_far("hi", [1, 2], STOP, weight_version="w", weight_versions=SPLIT), DONE], "a gap"),
         (
-            [so_far("hi", [1, 2], STOP, weight_version="v", weight_versions=SPLIT), DONE],
+            [
+                build_event(
+                    "hi", [1, 2], STOP, weight_version="w", weight_versions=WEIGHT_VERSIONS
+                ),
+                DONE,
+            ],
+            "a gap",
+        ),
+        (
+            [
+                build_event(
+                    "hi", [1, 2], STOP, weight_version="v", weight_versions=WEIGHT_VERSIONS
+                ),
+                DONE,
+            ],
             "last token",
         ),
         (
-            [so_far("hi", [1, 2], STOP, weight_version="v", weight_versions=SPLIT[:1]), DONE],
-            "end before",
+            [
+                build_event(
+                    "hi", [1, 2], STOP, weight_version="v", weight_versions=WEIGHT_VERSIONS[:1]
+                ),
+                DONE,
+            ],
+            "do not end at",
         ),
     ],
 )
 def test_check_stream_rejects_each_rule_violation(payloads: list[object], rule: str):
     with pytest.raises(Violation, match=rule):
-        check_stream(sse(*payloads))
+        check_stream(encode_sse(*payloads))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import click
 
 from ._version import VERSION
-from .command import CONTEXT_SETTINGS
+from .command import HELP_OPTIONS
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 COMMANDS = "dragoman.commands"
 """The entry point group in which packages register sub-commands."""
@@ -34,18 +38,28 @@ PACKAGES: Mapping[str, str] = {
     "profile": "dragoman-sim",
     "plan": "dragoman-sim",
 }
-"""The sub-commands of our packages in the order of the help, and the package of each."""
+"""The sub-commands of our packages in the order of the help, and the package of each.
+"""
+
+
+def find_commands() -> Mapping[str, EntryPoint]:
+    """Find the registered sub-commands, by name."""
+    # A third of the time that the command line needs, and `--version` needs none.
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    return {point.name: point for point in entry_points(group=COMMANDS)}
 
 
 class CommandLine(click.Group):
-    """The command `dragoman`; a sub-command is imported when it is chosen or its help is listed."""
+    """The command `dragoman`; a sub-command is imported when it is chosen, or when the
+    help lists it.
+    """
 
-    def __init__(self, commands: Mapping[str, EntryPoint]) -> None:
-        """Create the group. commands: the registered sub-commands by name."""
+    def __init__(self) -> None:
         super().__init__(
             "dragoman",
             help="Inference APIs: serve them, check them, simulate the engines behind them.",
-            context_settings=dict(CONTEXT_SETTINGS),
+            context_settings=dict(HELP_OPTIONS),
             no_args_is_help=True,
             params=[
                 click.Option(
@@ -58,7 +72,10 @@ class CommandLine(click.Group):
                 )
             ],
         )
-        self._entry_points = commands
+
+    @cached_property
+    def _entry_points(self) -> Mapping[str, EntryPoint]:
+        return find_commands()
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
         known = [name for name in PACKAGES if name in self._entry_points]
@@ -78,16 +95,11 @@ class CommandLine(click.Group):
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             package = PACKAGES.get(name)
             if package is not None:
-                ctx.fail(f"{name!r} is a command of {package}: pip install {package}")
-            matches = get_close_matches(name, [*PACKAGES, *self._entry_points], n=1)
+                ctx.fail(f"`{name}` is a command of {package}: pip install {package}")
+            matches = get_close_matches(name, [*PACKAGES, *self._entry_points, "version"], n=1)
             suggestion = f" Did you mean {matches[0]!r}?" if matches else ""
             ctx.fail(f"No such command {name!r}.{suggestion}")
         return super().resolve_command(ctx, args)
-
-
-def build_command_line() -> CommandLine:
-    """Build the command line from the packages that are installed."""
-    return CommandLine({point.name: point for point in entry_points(group=COMMANDS)})
 
 
 def _print_version() -> None:
@@ -102,4 +114,4 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, is_requested:
 
 def main() -> None:
     """Run the `dragoman` command."""
-    build_command_line()(prog_name="dragoman")
+    CommandLine()(prog_name="dragoman")

@@ -9,13 +9,13 @@ from __future__ import annotations
 class Option:
     """Metadata of an option; its type and default are those of the field or parameter.
 
-    flags: the names, such as `--json` or `--ui/--no-ui`; by default derived from the field's.
+    flags: the names, such as `--json` or `--ui/--no-ui`; by default derived from the
+        field's.
     help: description.
     group: heading in the help.
     metavar: placeholder for the value in the help; by default the type's name.
     minimum, maximum: bounds of a number, both allowed.
     environment_variable: the variable that sets it if the command line does not.
-    shows_default: the help states the default.
     is_hidden: the help leaves it out.
     """
 
@@ -28,7 +28,6 @@ class Option:
         minimum: float | None = None,
         maximum: float | None = None,
         environment_variable: str | None = None,
-        shows_default: bool = True,
         is_hidden: bool = False,
     ) -> None:
         self.flags = flags
@@ -38,7 +37,6 @@ class Option:
         self.minimum = minimum
         self.maximum = maximum
         self.environment_variable = environment_variable
-        self.shows_default = shows_default
         self.is_hidden = is_hidden
 
 

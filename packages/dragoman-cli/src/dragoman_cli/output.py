@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,16 +11,16 @@ from pathlib import Path
 import click
 
 
-class CommandError(Exception):
-    """Base class of errors whose message is meant for the user of a command."""
-
-
 @contextmanager
-def report_errors() -> Generator[None]:
-    """Report errors in files and options as one line without a traceback, and exit with code 2."""
+def report_errors(*kinds: type[Exception]) -> Generator[None]:
+    """Report errors in files and options as one line without a traceback, and exit with
+    code 2.
+
+    kinds: types of errors to report, besides ValueError and OSError.
+    """
     try:
         yield
-    except (CommandError, ValueError, OSError) as error:
+    except (ValueError, OSError, *kinds) as error:
         if isinstance(error, OSError) and error.filename:
             print_error(f"{error.filename}: {error.strerror}")
         else:
@@ -29,23 +30,26 @@ def report_errors() -> Generator[None]:
 
 def print_error(message: str) -> None:
     """Print an error to standard error, in red on a terminal."""
-    _print_colored(f"Error: {message}", "red")
+    print_text(click.style(f"Error: {message}", "red"), err=True)
 
 
 def print_warning(message: str) -> None:
     """Print a warning to standard error, in yellow on a terminal."""
-    _print_colored(f"Warning: {message}", "yellow")
+    print_text(click.style(f"Warning: {message}", "yellow"), err=True)
 
 
-def _print_colored(line: str, color: str) -> None:
+def print_text(text: str, *, err: bool = False) -> None:
+    """Print a line of styled text, with its colors only on a terminal.
+
+    err: print to standard error.
+    """
     # https://no-color.org: any non-empty value disables colors, even on a terminal.
-    has_color = False if os.environ.get("NO_COLOR") else None
-    click.secho(line, fg=color, err=True, color=has_color)
+    click.echo(text, err=err, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def read_file(path: str) -> bytes:
     """Read a file; `-` is the standard input. Raises OSError."""
-    return click.get_binary_stream("stdin").read() if path == "-" else Path(path).read_bytes()
+    return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
 
 
 def render_table(rows: Sequence[Sequence[str]], *, right: bool = False) -> str:

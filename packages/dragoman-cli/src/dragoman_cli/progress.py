@@ -13,10 +13,23 @@ OnProgress = Callable[[int], None]
 
 
 @contextmanager
-def show_progress(label: str, total: int) -> Generator[OnProgress]:
-    """Show a progress bar while the block runs, if standard error is a terminal."""
+def show_progress(
+    label: str, total: int, format_count: Callable[[int], str] = str
+) -> Generator[OnProgress]:
+    """Show a progress bar while the block runs, if standard error is a terminal.
+
+    label: what it shows the progress of.
+    total: number of items.
+    format_count: formats a number of items.
+    """
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    with click.progressbar(length=total, label=label, file=sys.stderr, show_pos=True) as bar:
-        yield lambda done: bar.update(done - bar.pos)
+
+    def format_position(completed: int | None) -> str:
+        return f"{format_count(completed or 0)}/{format_count(total)}"
+
+    with click.progressbar(
+        length=total, label=label, file=sys.stderr, item_show_func=format_position
+    ) as bar:
+        yield lambda completed: bar.update(completed - bar.pos, completed)

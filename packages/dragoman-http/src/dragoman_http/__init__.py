@@ -1,5 +1,11 @@
-"""An HTTP/1.1 client for streamed responses: pooled connections, llhttp as the parser,
-pieces of a body by callback.
+"""An HTTP/1.1 client for asyncio that is made for streamed responses.
+
+`HttpClient` sends requests on pooled connections, and returns each `HttpResponse` when
+its head has arrived. The body is read in pieces as they arrive, or passed to a
+callback. llhttp parses the responses; malformed ones raise an error rather than being
+guessed at.
+
+These names are the public interface; the modules are internal.
 """
 
 from .client import ClientTimeouts, HttpClient
@@ -12,7 +18,7 @@ from .errors import (
     ResponseTimeout,
 )
 from .proxies import ProxyRules
-from .response import HttpResponse
+from .response import HttpResponse, PieceReceiver
 
 __all__ = [
     "ClientClosed",
@@ -23,6 +29,7 @@ __all__ = [
     "HttpClientError",
     "HttpResponse",
     "InvalidResponse",
+    "PieceReceiver",
     "ProxyRules",
     "ResponseTimeout",
 ]

@@ -145,7 +145,9 @@ class HttpClient:
         return await connection.request(head, body, timeout)
 
     async def close(self) -> None:
-        """Close all connections. Running requests and responses fail with ClientClosed."""
+        """Close all connections. Running requests and responses fail with
+        ClientClosed.
+        """
         self._is_closed = True
         now = asyncio.get_running_loop().time()
         for timeout in self._connecting:
@@ -186,9 +188,8 @@ class HttpClient:
 
     def _find_tls_context(self) -> ssl.SSLContext:
         if self._tls_context is None:
-            import httpx2  # noqa: PLC0415 - only for its selection of the system's certificates
-
-            self._tls_context = httpx2.create_ssl_context()
+            # OpenSSL itself reads SSL_CERT_FILE and SSL_CERT_DIR.
+            self._tls_context = ssl.create_default_context()
             self._tls_context.set_alpn_protocols(["http/1.1"])
         return self._tls_context
 

@@ -2,7 +2,8 @@
 
     idle ---> head ---> body ---> idle
       |         |         |
-      +---------+---------+---> closed: lost, timed out, invalid, aborted, or no keepalive
+      +---------+---------+---> closed: lost, timed out, invalid,
+                                    aborted, or no keepalive
 
 Unrequested bytes close the connection: they could be taken for the next response.
 """
@@ -91,13 +92,17 @@ class ClientConnection(asyncio.Protocol):
         self._callbacks: ResponseCallbacks | None = None
         self._framing = BodyFraming.NONE
         self._buffer: bytes = b""
-        self._head_bytes = self._excess_head_bytes = self._unsent_bytes = 0
+        self._head_bytes = 0
+        self._excess_head_bytes = 0
+        self._unsent_bytes = 0
         self._keeps_alive = True
         self._is_reading = True
         self._has_received = False
         self._timeout = 0.0
         self._last_progress = 0.0
-        self._is_closed = self._is_draining = self._is_unsent = False
+        self._is_closed = False
+        self._is_draining = False
+        self._is_unsent = False
         self._drained_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
         self.idle_timer: asyncio.TimerHandle | None = None
@@ -136,8 +141,10 @@ class ClientConnection(asyncio.Protocol):
         self._head = head = self._loop.create_future()
         self._buffer = b""
         self._head_bytes = 0
-        self._has_received = self._is_draining = False
-        self._timeout, self._last_progress = read_timeout, self._loop.time()
+        self._has_received = False
+        self._is_draining = False
+        self._timeout = read_timeout
+        self._last_progress = self._loop.time()
         self._deadline = self._loop.call_at(self._last_progress + read_timeout, self._on_deadline)
         # One system call for the usual request; for a large body a second call costs
         # less than copying it.
@@ -157,10 +164,10 @@ class ClientConnection(asyncio.Protocol):
             raise
 
     def abort(self) -> None:
-        """Close the connection at once, which cancels a running request at the server."""
+        """Close the connection at once, which cancels a running request at the
+        server.
+        """
         self._end(None)
-
-    # Callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.transport = transport
@@ -243,8 +250,6 @@ class ClientConnection(asyncio.Protocol):
                     InvalidResponse("the chunk extensions or trailers of the body are too large")
                 )
 
-    # Calls of the response.
-
     def pause_reading(self) -> None:
         if self._is_reading:
             self._is_reading = False
@@ -258,15 +263,14 @@ class ClientConnection(asyncio.Protocol):
 
     def abandon(self, *, drain: bool) -> None:
         if drain and self._keeps_alive and self._response is not None:
-            self._timeout, self._last_progress = 0.0, self._loop.time()
+            self._timeout = 0.0
+            self._last_progress = self._loop.time()
             self._set_deadline(self._last_progress + DRAIN_TIMEOUT)
             self._is_draining = True
             self._drained_bytes = 0
             self.resume_reading()
         else:
             self._end(None)
-
-    # Parsing.
 
     def _feed_head(self, data: bytes) -> None:
         self._has_received = True
@@ -324,7 +328,9 @@ class ClientConnection(asyncio.Protocol):
         if not is_exact:
             self._end(InvalidResponse("the server sent more bytes than the response contains"))
             return
-        self._response = self._parser = self._callbacks = None
+        self._response = None
+        self._parser = None
+        self._callbacks = None
         self._set_deadline(None)
         response.feed(last_piece, is_complete=True)
         self.resume_reading()
@@ -335,8 +341,6 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._end(None)
 
-    # Closing and deadlines.
-
     def _end(self, error: HttpClientError | None) -> None:
         """Close the connection.
 
@@ -346,7 +350,8 @@ class ClientConnection(asyncio.Protocol):
         self._head = None
         response = self._response
         self._response = None
-        self._parser = self._callbacks = None
+        self._parser = None
+        self._callbacks = None
         self._set_deadline(None)
         if self.idle_timer is not None:
             self.idle_timer.cancel()
@@ -389,7 +394,3 @@ class ClientConnection(asyncio.Protocol):
             self._set_deadline(due)
         else:
             self._end(ResponseTimeout(f"the server was silent for {self._timeout:g} seconds"))
-
-
-# Opening connections: TCP over several addresses, Unix sockets, TLS, and tunnels
-# through a proxy.

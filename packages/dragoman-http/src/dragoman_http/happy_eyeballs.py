@@ -1,4 +1,6 @@
-"""TCP connections to the first address of a host that answers (Happy Eyeballs, RFC 8305)."""
+"""TCP connections to the first address of a host that answers (Happy Eyeballs, RFC
+8305).
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ STAGGER = 0.25
 """Seconds until the next address of a host is tried in parallel (Happy Eyeballs, RFC
 8305).
 """
-
-
 AddressInfo = tuple[Any, Any, int, str, Any]
 
 
 async def open_socket(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
-    """Connect to the first address of a host that answers. Raises OSError if none does."""
+    """Connect to the first address of a host that answers. Raises OSError if none
+    does.
+    """
     infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     if len(infos) == 1:
         return await _connect_socket(loop, infos[0])

@@ -157,9 +157,10 @@ class HttpResponse:
         self._receiver: PieceReceiver | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
-        self._is_complete = self._is_paused = self._is_closed = self._was_interrupted = False
-
-    # Calls of the consumer.
+        self._is_complete = False
+        self._is_paused = False
+        self._is_closed = False
+        self._was_interrupted = False
 
     def receive_directly(self, receiver: PieceReceiver) -> None:
         """Pass pieces to `receiver` while `read` is awaited. Ignored for a compressed
@@ -241,8 +242,6 @@ class HttpResponse:
         if source is not None:
             source.abandon(drain=drain)
 
-    # Callbacks of the connection.
-
     @property
     def has_unread(self) -> bool:
         """Whether the consumer has not read all pieces; then silence of the server is
@@ -276,7 +275,7 @@ class HttpResponse:
                 self._pieces.append(piece)
                 self._size += len(piece)
                 # Backpressure: the consumer is slower than the server, and TCP's flow
-                #     control slows the server down.
+                # control slows the server down.
                 if (
                     self._size > MAX_BUFFERED_BYTES
                     and self._source is not None

@@ -16,14 +16,8 @@ from msgspec import Struct
 from .errors import InvalidResponse
 
 HEAD_END = b"\r\n\r\n"
-
-
 _PREFIX = b"HTTP/1."
-
-
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-5][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*)?\r\n")
-
-
 _FORBIDDEN = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r[^\n]|(?<!\r)\n|\n[\t ]")
 """Bytes that are invalid anywhere in a head, including bare CR, bare LF and folded
 lines.

@@ -22,7 +22,8 @@ class StubServer:
     """
 
     def __init__(self) -> None:
-        self.port = self.connections = 0
+        self.port = 0
+        self.connections = 0
         self.requests: list[bytes] = []
 
     @property
@@ -39,31 +40,38 @@ class StubServer:
         return await reader.readexactly(int(lengths[0].partition(b":")[2])) if lengths else b""
 
 
+ConnectionHandler = Callable[
+    [StubServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
+]
+"""Handles one connection; when it returns, the connection is closed."""
+
+
 @asynccontextmanager
 async def serve(
-    handle: Callable[[StubServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    handle: ConnectionHandler,
     context: ssl.SSLContext | None = None,
 ) -> AsyncGenerator[StubServer]:
-    far = StubServer()
+    """Run a server that passes each connection to `handle`, and yield it."""
+    stub = StubServer()
     tasks: set[asyncio.Task[None]] = set()
 
     async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
             try:
-                await handle(far, reader, writer)
+                await handle(stub, reader, writer)
             finally:
                 writer.close()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far.connections += 1
+        stub.connections += 1
         task = asyncio.create_task(run(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=context)
-    far.port = server.sockets[0].getsockname()[1]
+    stub.port = server.sockets[0].getsockname()[1]
     try:
-        yield far
+        yield stub
     finally:
         server.close()
         for task in list(tasks):
@@ -72,15 +80,17 @@ async def serve(
 
 
 @asynccontextmanager
-async def client(
+async def open_client(
     *,
     proxies: dict[str, str] | None = None,
     read: float = 600.0,
     context: ssl.SSLContext | None = None,
     uds: str | None = None,
 ) -> AsyncGenerator[HttpClient]:
-    """Yield a client. proxies: proxies by scheme, as in the environment. context: the
-    TLS context.
+    """Yield a client, and close it.
+
+    proxies: proxies by scheme, as in the environment.
+    read: the read timeout in seconds.
     """
     http = HttpClient(
         ClientTimeouts(read=read), proxies=ProxyRules(proxies or {}), tls_context=context, uds=uds
@@ -91,39 +101,36 @@ async def client(
         await http.close()
 
 
-def answering(
-    *responses: bytes,
-) -> Callable[[StubServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-    """Answer the requests of each connection in this order, then close it."""
+def send_responses(*responses: bytes) -> ConnectionHandler:
+    """Respond to the requests of each connection in this order, then close it."""
 
     async def handle(
-        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        stub: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         for response in responses:
-            await far.read_request(reader)
+            await stub.read_request(reader)
             writer.write(response)
             await writer.drain()
 
     return handle
 
 
-def repeating(
-    response: bytes,
-) -> Callable[[StubServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-    """Answer every request with this response."""
+def repeat_response(response: bytes) -> ConnectionHandler:
+    """Respond to every request with this response."""
 
     async def handle(
-        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        stub: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         while True:
-            await far.read_request(reader)
+            await stub.read_request(reader)
             writer.write(response)
             await writer.drain()
 
     return handle
 
 
-async def get(http: HttpClient, url: str) -> bytes:
+async def fetch_body(http: HttpClient, url: str) -> bytes:
+    """Send a GET request, and return the body of the response."""
     response = await http.send("GET", url, {})
     try:
         return await response.read_all(1 << 20)

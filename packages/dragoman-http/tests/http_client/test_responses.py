@@ -13,7 +13,7 @@ import pytest
 from dragoman_http import HttpClientError, InvalidResponse
 from dragoman_http.response import MAX_PIECE, build_decoder
 
-from .stub_server import CHUNKED, StubServer, answering, client, get, serve
+from .stub_server import CHUNKED, StubServer, fetch_body, open_client, send_responses, serve
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 RESPONSES = {
@@ -25,14 +25,14 @@ RESPONSES = {
 }
 
 
-def in_two(first: bytes, second: bytes) -> list[bytes]:
+def split_in_two(first: bytes, second: bytes) -> list[bytes]:
     return [part for part in (first, second) if part]
 
 
 async def feed(
-    far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, parts: list[bytes]
+    stub: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, parts: list[bytes]
 ) -> None:
-    await far.read_request(reader)
+    await stub.read_request(reader)
     for part in parts:
         writer.write(part)
         for _ in range(4):
@@ -43,20 +43,20 @@ async def feed(
 @pytest.mark.parametrize("name", RESPONSES)
 async def test_response_split_at_any_position_is_parsed(name: str) -> None:
     data = RESPONSES[name]
-    cuts = [in_two(data[:at], data[at:]) for at in range(len(data))] + [
+    cuts = [split_in_two(data[:at], data[at:]) for at in range(len(data))] + [
         [bytes([byte]) for byte in data]
     ]
 
     async def handle(
-        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        stub: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         for parts in cuts:
-            await feed(far, reader, writer, parts)
+            await feed(stub, reader, writer, parts)
 
-    async with serve(handle) as far, client() as http:
+    async with serve(handle) as stub, open_client() as http:
         for _ in cuts:
-            assert await get(http, far.url) == b"abcdefghijklm"
-        assert far.connections == 1
+            assert await fetch_body(http, stub.url) == b"abcdefghijklm"
+        assert stub.connections == 1
 
 
 @pytest.mark.parametrize("name", RESPONSES)
@@ -64,36 +64,39 @@ async def test_response_truncated_at_any_position_raises_error(name: str) -> Non
     data = RESPONSES[name]
 
     async def handle(
-        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        stub: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        await feed(far, reader, writer, [data[: far.connections - 1]])
+        await feed(stub, reader, writer, [data[: stub.connections - 1]])
 
-    async with serve(handle) as far, client() as http:
+    async with serve(handle) as stub, open_client() as http:
         for _ in range(len(data)):
             with pytest.raises(HttpClientError):
-                await get(http, far.url)
-        assert await get(http, far.url) == b"abcdefghijklm"
-        assert far.connections == len(data) + 1
+                await fetch_body(http, stub.url)
+        assert await fetch_body(http, stub.url) == b"abcdefghijklm"
+        assert stub.connections == len(data) + 1
 
 
 async def test_body_without_length_ends_at_connection_close() -> None:
-    async with serve(answering(HEAD + b"\r\nabc")) as far, client() as http:
-        assert [await get(http, far.url) for _ in range(2)] == [b"abc"] * 2
-        assert far.connections == 2
+    async with serve(send_responses(HEAD + b"\r\nabc")) as stub, open_client() as http:
+        assert [await fetch_body(http, stub.url) for _ in range(2)] == [b"abc"] * 2
+        assert stub.connections == 2
 
 
 async def test_response_without_body_is_complete() -> None:
-    async with serve(answering(*[b"HTTP/1.1 204 No Content\r\n\r\n"] * 2)) as far, client() as http:
-        assert [await get(http, far.url) for _ in range(2)] == [b"", b""]
-        assert far.connections == 1
+    async with (
+        serve(send_responses(*[b"HTTP/1.1 204 No Content\r\n\r\n"] * 2)) as stub,
+        open_client() as http,
+    ):
+        assert [await fetch_body(http, stub.url) for _ in range(2)] == [b"", b""]
+        assert stub.connections == 1
 
 
 async def test_redirect_is_not_followed() -> None:
     redirect = b"HTTP/1.1 301 Moved\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n"
-    async with serve(answering(redirect)) as far, client() as http:
-        response = await http.send("GET", far.url, {})
+    async with serve(send_responses(redirect)) as stub, open_client() as http:
+        response = await http.send("GET", stub.url, {})
         assert (response.status, response.headers["location"]) == (301, "/elsewhere")
-        assert len(far.requests) == 1
+        assert len(stub.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -136,15 +139,15 @@ async def test_redirect_is_not_followed() -> None:
 )
 async def test_malformed_response_raises_error_and_closes_connection(data: bytes) -> None:
     async def handle(
-        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        stub: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        await far.read_request(reader)
+        await stub.read_request(reader)
         writer.write(data)
         await reader.read()
 
-    async with serve(handle) as far, client() as http:
+    async with serve(handle) as stub, open_client() as http:
         with pytest.raises(InvalidResponse):
-            await get(http, far.url)
+            await fetch_body(http, stub.url)
         assert http.num_connections == 0
 
 
@@ -162,8 +165,8 @@ TEXT = b"The quick brown fox. " * 5000
 )
 async def test_compressed_body_is_decoded(coding: str, data: bytes) -> None:
     head = b"content-encoding: %b\r\ncontent-length: %d\r\n\r\n" % (coding.encode(), len(data))
-    async with serve(answering(HEAD + head + data)) as far, client() as http:
-        assert await get(http, far.url) == TEXT
+    async with serve(send_responses(HEAD + head + data)) as stub, open_client() as http:
+        assert await fetch_body(http, stub.url) == TEXT
 
 
 @pytest.mark.parametrize(
@@ -173,9 +176,9 @@ async def test_compressed_body_is_decoded(coding: str, data: bytes) -> None:
 )
 async def test_invalid_compressed_body_raises_error(data: bytes) -> None:
     head = b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(data)
-    async with serve(answering(HEAD + head + data)) as far, client() as http:
+    async with serve(send_responses(HEAD + head + data)) as stub, open_client() as http:
         with pytest.raises(InvalidResponse):
-            await get(http, far.url)
+            await fetch_body(http, stub.url)
 
 
 def test_decoder_returns_large_output_in_bounded_chunks() -> None:

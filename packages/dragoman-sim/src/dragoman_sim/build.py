@@ -13,6 +13,7 @@ from dragoman.core.request import Sampling
 from dragoman.core.strict_yaml import load_yaml
 from dragoman.engines import tiny
 from dragoman.engines.script import load_script
+from dragoman.launch.hub_models import fetch_tokenizer
 from dragoman.launch.model_builder import build_token_backend
 from dragoman.launch.model_metadata import (
     load_chat_template,
@@ -21,7 +22,7 @@ from dragoman.launch.model_metadata import (
     resolve_served_names,
 )
 from dragoman.pipeline.lora_adapters import Adapters, read_adapter
-from dragoman.pipeline.model_registry import ServedModel
+from dragoman.pipeline.served_model import ServedModel
 from dragoman.prompts.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.prompts.template_loader import load_template
 from dragoman.prompts.tokenizer_info import load_tokenizer_info
@@ -44,6 +45,7 @@ from .engine.reply_generator import (
 )
 from .engine.scheduler_config import SimulatedSchedulerConfig
 from .engine.speculative_decoding import parse_acceptance_rates, parse_speculative_config
+from .settings import SimulatorSettings
 
 DEFAULT_PROFILE = "rtx4090-llama-3.1-8b"
 _EOS_NAMES = (
@@ -66,42 +68,47 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
 
     name: the profile's name or file, as an alternative to `--profile`; may be empty.
     """
-    if name and settings.profile:
+    simulator = settings.of(SimulatorSettings)
+    if name and simulator.profile:
         raise ValueError("the profile is set twice: in MODEL and by --profile")
-    profile = load(name or settings.profile or DEFAULT_PROFILE)
-    path = tiny.find_bundled_model() if settings.tokenizer is None else Path(settings.tokenizer)
+    profile = load(name or simulator.profile or DEFAULT_PROFILE)
+    path = (
+        tiny.find_bundled_model()
+        if simulator.tokenizer is None
+        else fetch_tokenizer(simulator.tokenizer)
+    )
     tokenizer, eos = _load_tokenizer(path)
     directory = path if path.is_dir() else path.parent
     template = load_chat_template(settings, directory) or load_template(tiny.find_bundled_model())
     reasoning, tools = resolve_formats(settings, directory, template, tokenizer)
     recorded_replies = None
-    if settings.sim_dataset is not None:
-        with Path(settings.sim_dataset).open("rb") as lines:
-            recorded_replies = read_dataset(lines, settings.sim_dataset)
+    if simulator.sim_dataset is not None:
+        with Path(simulator.sim_dataset).open("rb") as lines:
+            recorded_replies = read_dataset(lines, simulator.sim_dataset)
     replies = ReplyGenerator(
         Lexicon(tokenizer, eos),
         ReplyOptions(
-            mode=settings.sim_mode,
-            output_tokens=parse_length_distribution(settings.sim_output_tokens),
-            reasoning_tokens=parse_length_distribution(settings.sim_reasoning_tokens),
-            tool_calls=settings.sim_tool_calls,
-            reasoning=settings.sim_reasoning,
+            mode=simulator.sim_mode,
+            output_tokens=parse_length_distribution(simulator.sim_output_tokens),
+            reasoning_tokens=parse_length_distribution(simulator.sim_reasoning_tokens),
+            tool_calls=simulator.sim_tool_calls,
+            reasoning=simulator.sim_reasoning,
             directives=settings.directives,
         ),
         reasoning=reasoning,
         tools=tools,
-        script=None if settings.sim_replies is None else load_script(Path(settings.sim_replies)),
+        script=None if simulator.sim_replies is None else load_script(Path(simulator.sim_replies)),
         replies=recorded_replies,
     )
     config = _build_config(settings, profile)
     engine = SimulatorEngine(config, replies, vocab_size=tokenizer.vocab_size, unix_time=clock.now)
-    embedder = SimulatorEmbedder(engine, settings.sim_embedding_size)
+    embedder = SimulatorEmbedder(engine, simulator.sim_embedding_size)
     vision = None
-    if settings.sim_image_tokens:
+    if simulator.sim_image_tokens:
         token = find_image_token(
             tokenizer.special_tokens, "" if template is None else template.source, eos
         )
-        vision = SimulatedVision(settings.sim_image_tokens, token)
+        vision = SimulatedVision(simulator.sim_image_tokens, token)
     backend = build_token_backend(
         settings, engine, tokenizer, template, eos, embedder=embedder, cache=engine, vision=vision
     )
@@ -146,6 +153,7 @@ def _load_tokenizer(path: Path) -> tuple[HfTokenizer, frozenset[int]]:
 
 
 def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorConfig:
+    simulator = settings.of(SimulatorSettings)
     scheduler = build_scheduler_config(settings, profile)
     kv_transfer = None
     offloading = None
@@ -166,11 +174,11 @@ def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorCon
             TransferCost(size, extra.bandwidth, extra.base_seconds),
             profile.hardware.tensor_parallel,
         )
-    if settings.kv_offloading_backend != "native":
+    if simulator.kv_offloading_backend != "native":
         raise ValueError(
-            f"--kv-offloading-backend {settings.kv_offloading_backend}: only `native` is simulated"
+            f"--kv-offloading-backend {simulator.kv_offloading_backend}: only `native` is simulated"
         )
-    if settings.kv_offloading_size is not None:
+    if simulator.kv_offloading_size is not None:
         if settings.kv_transfer_config is not None or settings.kv_events_config is not None:
             raise ValueError(
                 "--kv-offloading-size is not simulated together with --kv-transfer-config or "
@@ -181,31 +189,31 @@ def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorCon
                 "--kv-offloading-size is simulated with prefix caching and without "
                 "--speculative-config only"
             )
-        offloading = profile.build_offloading(settings.kv_offloading_size)
+        offloading = profile.build_offloading(simulator.kv_offloading_size)
         offloading.build_config(scheduler.block_size)
-    if settings.sim_faults is not None:
+    if simulator.sim_faults is not None:
         try:
-            faults = parse_faults(load_yaml(Path(settings.sim_faults).read_bytes()))
+            faults = parse_faults(load_yaml(Path(simulator.sim_faults).read_bytes()))
         except ValueError as error:
-            raise ValueError(f"{settings.sim_faults}: {error}") from None
+            raise ValueError(f"{simulator.sim_faults}: {error}") from None
     return SimulatorConfig(
         scheduler=scheduler,
         latency=profile.latency,
         frontend_seconds=profile.frontend_seconds,
         noise=profile.noise,
-        time_scale=settings.time_scale,
-        warm_up=settings.warm_up,
+        time_scale=simulator.time_scale,
+        warm_up=simulator.warm_up,
         ranks=settings.data_parallel_size,
         acceptance_rates=profile.acceptance_rates
-        if settings.sim_acceptance_rates is None
-        else parse_acceptance_rates(settings.sim_acceptance_rates),
+        if simulator.sim_acceptance_rates is None
+        else parse_acceptance_rates(simulator.sim_acceptance_rates),
         seed=settings.seed,
-        accepts_images=settings.sim_image_tokens > 0,
+        accepts_images=simulator.sim_image_tokens > 0,
         max_num_waiting=settings.max_queued_requests,
         kv_events=None
         if settings.kv_events_config is None
         else parse_kv_events_config(settings.kv_events_config),
-        kv_events_version=settings.kv_events_version,
+        kv_events_version=simulator.kv_events_version,
         kv_transfer=kv_transfer,
         offloading=offloading,
         faults=faults,
@@ -218,10 +226,11 @@ def build_scheduler_config(
     """Build the profile's scheduler config with the settings' overrides. Raises
     ValueError for invalid ones.
     """
+    simulator = settings.of(SimulatorSettings)
     tensor_parallel = profile.hardware.tensor_parallel
-    if settings.tensor_parallel_size not in (None, tensor_parallel):
+    if simulator.tensor_parallel_size not in (None, tensor_parallel):
         raise ValueError(
-            f"--tensor-parallel-size {settings.tensor_parallel_size}: the times of {profile.name} "
+            f"--tensor-parallel-size {simulator.tensor_parallel_size}: the times of {profile.name} "
             f"are those of "
             f"{tensor_parallel}; use a profile of such a server"
         )
@@ -251,15 +260,15 @@ def build_scheduler_config(
         enable_chunked_prefill=profile_config.enable_chunked_prefill
         and settings.enable_chunked_prefill,
         scheduling_policy=settings.scheduling_policy or profile_config.scheduling_policy,
-        max_loras=settings.max_loras or profile_config.max_loras,
-        max_num_active_seqs=settings.max_num_active_seqs or profile_config.max_num_active_seqs,
+        max_loras=simulator.max_loras or profile_config.max_loras,
+        max_num_active_seqs=simulator.max_num_active_seqs or profile_config.max_num_active_seqs,
         long_prefill_token_threshold=profile_config.long_prefill_token_threshold
-        if settings.long_prefill_token_threshold is None
-        else settings.long_prefill_token_threshold,
+        if simulator.long_prefill_token_threshold is None
+        else simulator.long_prefill_token_threshold,
         long_prefill_token_threshold_adaptive=profile_config.long_prefill_token_threshold_adaptive
-        or settings.long_prefill_token_threshold_adaptive,
-        async_scheduling=profile_config.async_scheduling and settings.async_scheduling,
+        or simulator.long_prefill_token_threshold_adaptive,
+        async_scheduling=profile_config.async_scheduling and simulator.async_scheduling,
         scheduler_reserve_full_isl=profile_config.scheduler_reserve_full_isl
-        and settings.scheduler_reserve_full_isl,
-        watermark=profile_config.watermark if settings.watermark is None else settings.watermark,
+        and simulator.scheduler_reserve_full_isl,
+        watermark=profile_config.watermark if simulator.watermark is None else simulator.watermark,
     )

@@ -1,5 +1,4 @@
-"""Several simulated servers in one process: the settings of each, and one ASGI
-application that dispatches by port.
+"""The settings of several simulated servers in one process.
 
 Each instance is a complete server with its own port, engine, metrics, events, faults,
 adapters and stored responses.
@@ -7,14 +6,8 @@ adapters and stored responses.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-
 import msgspec
-from starlette.types import Receive, Scope, Send
 
-from dragoman.serving.app import Application
-from dragoman.serving.lifespan import serve_lifespan
 from dragoman.settings import Instances, Settings
 
 from .engine.kv_publisher import offset_endpoint_port
@@ -41,7 +34,7 @@ def expand_instances(settings: Settings) -> list[Settings]:
     ranks = 0
     for number, instance in enumerate(settings.instances.items):
         overrides = dict(instance.overrides)
-        overridden = msgspec.structs.replace(shared, **overrides)
+        overridden = shared.replace(**overrides)
         kv_events = overridden.kv_events_config
         kv_transfer = overridden.kv_transfer_config
         instance_settings = msgspec.structs.replace(
@@ -101,25 +94,3 @@ def _offset_kv_transfer(text: str, number: int, *, is_own: bool) -> str:
     return msgspec.json.encode(
         msgspec.structs.replace(config, kv_port=port, engine_id=name)
     ).decode()
-
-
-class PortDispatcher:
-    """An ASGI application that dispatches requests by the server's port. All its
-    applications share one lifespan.
-    """
-
-    def __init__(self, applications: Mapping[int | None, Application]) -> None:
-        self._applications = applications
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await serve_lifespan(self.lifespan_context(), receive, send)
-        else:
-            await self._applications[scope["server"][1]](scope, receive, send)
-
-    @asynccontextmanager
-    async def lifespan_context(self) -> AsyncGenerator[None]:
-        async with AsyncExitStack() as stack:
-            for application in self._applications.values():
-                await stack.enter_async_context(application.lifespan())
-            yield

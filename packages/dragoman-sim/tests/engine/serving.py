@@ -14,8 +14,8 @@ import openai
 from starlette.types import ASGIApp
 
 from dragoman.launch import build_models, build_serving_options
-from dragoman.pipeline.model_registry import TokenBackend
-from dragoman.serving.app import create_app
+from dragoman.pipeline.engine_backends import TokenBackend
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman_sim.engine.engine import SimulatorEngine
@@ -72,9 +72,9 @@ async def twin(**settings: Any) -> AsyncGenerator[Twin]:
         "served_model_name": ("sim-model",),
         "time_scale": 1000.0,
     }
-    values = Settings(**usual | settings)
+    values = Settings().replace(**usual | settings)
     models = build_models(values, SystemClock())
-    app = create_app(models, options=build_serving_options(values))
+    app = build_asgi_app(models, options=build_serving_options(values))
     await models.start()
     backend = next(iter(models)).backend
     assert isinstance(backend, TokenBackend)

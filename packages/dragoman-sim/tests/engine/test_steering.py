@@ -347,8 +347,8 @@ def test_tensor_parallel_size_unlike_profile_is_rejected():
         SettingsError,
         match=r"--tensor-parallel-size 2: the times of rtx4090-llama-3\.1-8b are those of 1",
     ):
-        build_models(Settings(model="sim", tensor_parallel_size=2), SystemClock())
-    assert build_models(Settings(model="sim", tensor_parallel_size=1), SystemClock())
+        build_models(Settings(model="sim").replace(tensor_parallel_size=2), SystemClock())
+    assert build_models(Settings(model="sim").replace(tensor_parallel_size=1), SystemClock())
 
 
 async def test_scheduler_flags_are_passed_to_scheduler_config():

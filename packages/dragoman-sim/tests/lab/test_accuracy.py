@@ -20,7 +20,10 @@ from dragoman_sim.lab.roofline import Parallelism, predict_profile
 
 from .runs import FITTED, RUNS, Run, calibrate_run, get_profile, log
 
-runs = pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+# Fitting the second run takes ten seconds.
+runs = pytest.mark.parametrize(
+    "run", [RUNS[0], pytest.param(RUNS[1], marks=pytest.mark.long)], ids=lambda run: run.name
+)
 
 
 def compute_held_out(run: Run, profile: SimulatorProfile) -> HeldOutError:
@@ -47,6 +50,7 @@ def test_fit_mean_error_below_2_percent_percentiles_below_5(run: Run) -> None:
     assert percentile < 0.05
 
 
+@pytest.mark.long
 @runs
 def test_fit_from_log_only_meets_error_bounds(run: Run) -> None:
     """The fit works without information about hardware and model, and without
@@ -63,6 +67,7 @@ def test_fit_from_log_only_meets_error_bounds(run: Run) -> None:
     assert percentile < 0.05
 
 
+@pytest.mark.long
 @runs
 def test_fit_on_middle_requests_meets_error_bounds(run: Run) -> None:
     """Guards against settings of the method that fit only the beginnings of these runs."""
@@ -75,6 +80,7 @@ def test_fit_on_middle_requests_meets_error_bounds(run: Run) -> None:
     assert percentile < 0.05
 
 
+@pytest.mark.long
 def test_fit_on_noisy_measurements_meets_error_bounds() -> None:
     run = RUNS[1]
     generator = np.random.default_rng(0)
@@ -96,6 +102,7 @@ def test_fit_on_noisy_measurements_meets_error_bounds() -> None:
     assert percentile < 0.05
 
 
+@pytest.mark.long
 def test_fit_ignores_held_out_requests() -> None:
     run = RUNS[1]
     workload, measured = log(run.name)
@@ -143,6 +150,7 @@ def test_list_variations_vary_clock_and_fitted_requests(run: Run) -> None:
             assert each.first_token_s == pytest.approx(original.first_token_s, abs=0.0011)
 
 
+@pytest.mark.long
 def test_error_spread_covers_error() -> None:
     """With a simulated log the fit is exact, so that only the clocks' resolution of a
     millisecond causes the error.
@@ -188,6 +196,7 @@ def test_wrong_engine_setting_increases_error(wrong: dict[str, int]) -> None:
     )
 
 
+@pytest.mark.long
 def test_expert_parallel_mean_error_below_3_percent_p99_below_6() -> None:
     name = "rtxpro6000x2-qwen3-30b-a3b-dp2-ep2"
     workload, measured = log(name)

@@ -27,9 +27,9 @@ SHAREGPT = """[{"id": "x", "conversations": [
   {"from": "gpt", "value": "01234567"}, {"from": "human", "value": "0123"}, {"from": "gpt", "value": "0123"}]},
  {"id": "empty", "conversations": []},
  {"id": "y", "conversations": [{"from": "gpt", "value": "Welcome."}, {"from": "human", "value": "Hi"},
-  {"from": "gpt", "value": "Hello, what can I do?"}]}]"""
+  {"from": "gpt", "value": "Hello, what can I do?"}]}]"""  # noqa: E501
 VLLM_BENCH = """{"request_throughput": 1.0, "total_input_tokens": 30, "input_lens": [10, 20], "output_lens": [2, 1],
- "ttfts": [0.5, 0.25], "itls": [[0.1], []], "start_times": [100.0, 101.5], "errors": ["", ""]}"""
+ "ttfts": [0.5, 0.25], "itls": [[0.1], []], "start_times": [100.0, 101.5], "errors": ["", ""]}"""  # noqa: E501
 
 
 def read(

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.cli_core.cli_runner import call, get_error, get_output
+from tests.load.logs import examples
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman_check.load.load_driver import Target, measure_server
@@ -20,10 +22,7 @@ from dragoman_check.load.request_lengths import FixedLength
 from dragoman_check.load.workload import WorkloadRequest
 from dragoman_check.load.workload_generators import generate_poisson
 from dragoman_sim.engine.profile import load
-
-from ..commands.cli_runner import call, get_error, get_output
-from ..load.logs import examples
-from ..loopback import serve_app
+from tests.loopback import serve_app
 
 LIKE = ("--like", "rtx4090-llama-3.1-8b", "--no-spread")
 
@@ -133,7 +132,7 @@ def test_measure_server_uses_server_token_counts() -> None:
     )
     workload = [*first, WorkloadRequest("next", 0.01, 5, 3, after="r0")]
     done: list[int] = []
-    with serve_app(create_app(build_models(Settings(), SystemClock()))) as url:
+    with serve_app(build_asgi_app(build_models(Settings(), SystemClock()))) as url:
         log = measure_server(Target(f"{url}/v1", api_key="any"), workload, done.append)
     assert sorted(done) == list(range(1, 8))
     assert sorted(request.id for request in log.requests) == sorted(
@@ -148,7 +147,7 @@ def test_measure_server_uses_server_token_counts() -> None:
 def test_measure_server_error_is_quoted() -> None:
     extra = '{"model": "absent", "min_tokens": null}'
     with (
-        serve_app(create_app(build_models(Settings(), SystemClock()))) as url,
+        serve_app(build_asgi_app(build_models(Settings(), SystemClock()))) as url,
         pytest.raises(LogError, match=r"the first error: 404: .*absent"),
     ):
         measure_server(
@@ -169,7 +168,7 @@ def test_calibrate_saves_measurements_as_readable_log(tmp_path: Path) -> None:
         "--output-len",
         "3",
     )
-    with serve_app(create_app(build_models(Settings(), SystemClock()))) as url:
+    with serve_app(build_asgi_app(build_models(Settings(), SystemClock()))) as url:
         error = get_error(
             "calibrate", *load, "--url", url, "--fit-requests", "4", "--save-log", str(path)
         )

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cli_core.cli_runner import get_error, get_output
 
 from dragoman_sim.engine.profile import load
-
-from ..commands.cli_runner import get_error, get_output
 
 SMALL = (
     "poisson",

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli_core.cli_runner import get_error, get_output
 
 from dragoman_check.load.logs.json_lines_log import read_log
-
-from ..commands.cli_runner import get_error, get_output
 
 SMALL = (
     "--num-prompts",
@@ -235,8 +234,9 @@ def test_simulate_mixed_fleet_autoscales_and_routes_with_delay() -> None:
     )
     assert "1 x rtx4090-llama-3.1-8b and 2 x rtxpro6000-llama-3.1-8b, power-of-two" in mixed
     scaled = get_output(
-        "simulate", *load, "--autoscale", "requests:4", "--max-replicas", "3", "--autoscale-interval", "1",
-        "--startup-time", "1", "--routing", "least-requests", "--routing-delay", "0.2",
+        "simulate", *load, "--autoscale", "requests:4", "--max-replicas", "3",
+        "--autoscale-interval", "1", "--startup-time", "1", "--routing", "least-requests",
+        "--routing-delay", "0.2",
     )  # fmt: skip
     assert "1 to 3 replicas by requests:4" in scaled
     assert "at most 3" in scaled
@@ -263,8 +263,8 @@ def test_profiles_command_lists_profiles_with_errors() -> None:
 
 def test_simulate_imports_matplotlib_only_for_plots() -> None:
     script = (
-        "import sys; from dragoman.cli import create_app; from typer.testing import CliRunner;"
-        "app = create_app(lambda s, t: 0, {}); run = CliRunner().invoke;"
+        "import sys; from dragoman_cli import CommandLine; from click.testing import CliRunner;"
+        "app = CommandLine(); run = CliRunner().invoke;"
         "assert run(app, ['simulate', '--help']).exit_code == 0; assert 'numpy' not in sys.modules;"
         "assert run(app, ['simulate', 'poisson', '--num-prompts', '2']).exit_code == 0;"
         "assert 'numpy' in sys.modules and 'matplotlib' not in sys.modules"

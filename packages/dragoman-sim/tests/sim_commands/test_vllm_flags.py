@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
+from click import Context
+from tests.cli_core.cli_runner import get_error, get_output
 
-from dragoman.cli import create_app
-from dragoman.commands.options import explain_vllm_flag, list_explained_flags
-
-from ..commands.cli_runner import get_error, get_output
+from dragoman_cli import Command, CommandLine
+from dragoman_sim.vllm_flags import explain_vllm_flag, list_explained_flags
 
 FLAGS = Path(__file__).parents[1] / "data" / "vllm-0.33.0-engine-flags.txt"
 SHORT = ("--num-prompts", "3", "--request-rate", "5", "--input-len", "50", "--output-len", "4")
@@ -26,13 +25,11 @@ def read_flags() -> list[str]:
     return [flag for line in lines if not line.startswith("#") for flag in line.split()]
 
 
-def list_options(name: str) -> set[str]:
-    command: Any = typer.main.get_command(create_app(lambda _settings, _say, _reload: 0, {}))
-    return {
-        flag
-        for option in command.commands[name].params
-        for flag in (*option.opts, *option.secondary_opts)
-    }
+def list_options(name: str) -> frozenset[str]:
+    line = CommandLine()
+    command = line.get_command(Context(line), name)
+    assert isinstance(command, Command)
+    return command.flags
 
 
 @pytest.mark.parametrize("command", ["simulate", "calibrate", "profile", "serve"])
@@ -72,8 +69,13 @@ def test_unsupported_vllm_flag_is_rejected_with_reason(
 
 
 def test_unknown_flag_prints_click_error() -> None:
-    assert "No such option: --swap-space" in get_error("serve", "tiny", "--swap-space", "4")
-    assert "No such option: --no-such-thing" in get_error("simulate", "poisson", "--no-such-thing")
+    for arguments in (
+        ("serve", "tiny", "--swap-space", "4"),
+        ("simulate", "poisson", "--no-such-thing"),
+    ):
+        error = get_error(*arguments)
+        assert "No such option" in error
+        assert arguments[2] in error
 
 
 def test_negated_vllm_flags_are_accepted() -> None:

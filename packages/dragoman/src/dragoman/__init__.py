@@ -1,268 +1,220 @@
 """Dragoman: one server process for the OpenAI, Anthropic and other LLM APIs, in front
-    of any engine.
+of any engine.
 
-The names below are the public interface. Each is imported on first use, to keep `import
-dragoman` fast.
+The names in `_MODULES` are the public interface. Each is imported on first use, to keep
+`import dragoman` fast.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ._version import VERSION as __version__
+
 if TYPE_CHECKING:
-    from .commands.serve import serve
-    from .core.capabilities import CONSTRAINT_FEATURES, Capabilities, Feature
-    from .core.engine import Engine, Health
+    # The same names, for type checkers and editors. `X as X` marks a public name.
+    # isort: off
+    from .commands.serve import serve as serve
+    from .core.capabilities import (
+        CONSTRAINT_FEATURES as CONSTRAINT_FEATURES,
+        Capabilities as Capabilities,
+        Feature as Feature,
+    )
+    from .core.engine import (
+        Engine as Engine,
+        Health as Health,
+    )
     from .core.errors import (
-        ContextTooLong,
-        DragomanError,
-        EngineError,
-        Overloaded,
-        RequestError,
-        Unsupported,
+        ContextTooLong as ContextTooLong,
+        DragomanError as DragomanError,
+        EngineError as EngineError,
+        Overloaded as Overloaded,
+        RequestError as RequestError,
+        Unsupported as Unsupported,
     )
     from .core.events import (
-        Alternative,
-        ChoiceFinished,
-        Event,
-        Finished,
-        FinishReason,
-        PromptTokens,
-        ReasoningDelta,
-        RefusalDelta,
-        Started,
-        TextDelta,
-        Token,
-        ToolCallDelta,
-        ToolCallStart,
-        Usage,
+        Alternative as Alternative,
+        ChoiceFinished as ChoiceFinished,
+        Event as Event,
+        FinishReason as FinishReason,
+        Finished as Finished,
+        PromptTokens as PromptTokens,
+        ReasoningDelta as ReasoningDelta,
+        RefusalDelta as RefusalDelta,
+        Started as Started,
+        TextDelta as TextDelta,
+        Token as Token,
+        ToolCallDelta as ToolCallDelta,
+        ToolCallStart as ToolCallStart,
+        Usage as Usage,
     )
-    from .core.matcher import Matcher
+    from .core.matcher import Matcher as Matcher
     from .core.message import (
-        Audio,
-        CustomTool,
-        File,
-        FunctionTool,
-        Image,
-        Message,
-        Reasoning,
-        Refusal,
-        Role,
-        Text,
-        ToolCall,
-        ToolChoice,
-        ToolResult,
+        Audio as Audio,
+        CustomTool as CustomTool,
+        File as File,
+        FunctionTool as FunctionTool,
+        Image as Image,
+        Message as Message,
+        Reasoning as Reasoning,
+        Refusal as Refusal,
+        Role as Role,
+        Text as Text,
+        ToolCall as ToolCall,
+        ToolChoice as ToolChoice,
+        ToolResult as ToolResult,
     )
-    from .core.reply import Choice, Reply, ReplyBuilder
+    from .core.reply import (
+        Choice as Choice,
+        Reply as Reply,
+        ReplyBuilder as ReplyBuilder,
+    )
     from .core.request import (
-        Conversation,
-        Extras,
-        GenerateRequest,
-        GenerationLimits,
-        JsonSchema,
-        ReasoningOptions,
-        Regex,
-        Sampling,
-        SamplingOptions,
+        Conversation as Conversation,
+        Extras as Extras,
+        GenerateRequest as GenerateRequest,
+        GenerationLimits as GenerationLimits,
+        JsonSchema as JsonSchema,
+        ReasoningOptions as ReasoningOptions,
+        Regex as Regex,
+        Sampling as Sampling,
+        SamplingOptions as SamplingOptions,
     )
-    from .core.syntax import ReasoningFormat, ToolFormat
+    from .core.syntax import (
+        ReasoningFormat as ReasoningFormat,
+        ToolFormat as ToolFormat,
+    )
     from .core.token_engine import (
-        Ended,
-        Failed,
-        OutputCallback,
-        PromptLogprobs,
-        Rejected,
-        Sampled,
-        Scheduled,
-        TokenEngine,
-        TokenLogprob,
-        TokenOutput,
-        TokenRequest,
+        Ended as Ended,
+        Failed as Failed,
+        OutputCallback as OutputCallback,
+        PromptLogprobs as PromptLogprobs,
+        Rejected as Rejected,
+        Sampled as Sampled,
+        Scheduled as Scheduled,
+        TokenEngine as TokenEngine,
+        TokenLogprob as TokenLogprob,
+        TokenOutput as TokenOutput,
+        TokenRequest as TokenRequest,
     )
-    from .dialects.interfaces import GenerationCall, Writer
-    from .dialects.registry import Dialect, create_writer, read_request
+    from .dialects.interfaces import (
+        GenerationCall as GenerationCall,
+        Writer as Writer,
+    )
+    from .dialects.registry import (
+        Dialect as Dialect,
+        create_writer as create_writer,
+        read_request as read_request,
+    )
     from .engines.base_engine import (
-        CONSTRAINED_TOKEN_CAPABILITIES,
-        TOKEN_CAPABILITIES,
-        BaseEngine,
-        BaseTokenEngine,
+        BaseEngine as BaseEngine,
+        BaseTokenEngine as BaseTokenEngine,
+        CONSTRAINED_TOKEN_CAPABILITIES as CONSTRAINED_TOKEN_CAPABILITIES,
+        TOKEN_CAPABILITIES as TOKEN_CAPABILITIES,
     )
-    from .engines.tiny import find_bundled_model
-    from .launch.in_process import create_app
-    from .serving.app import Application
-    from .settings import Settings, SettingsError
-    from .store import Bounds, Store
-
-__version__ = "0.1.0"
+    from .engines.tiny import find_bundled_model as find_bundled_model
+    from .launch.in_process import create_app as create_app
+    from .serving.app import Application as Application
+    from .settings import (
+        Settings as Settings,
+        SettingsError as SettingsError,
+    )
+    from .store import (
+        Bounds as Bounds,
+        Store as Store,
+    )
+    # isort: on
 
 _MODULES = {
-    "serve": "commands.serve",
-    "CONSTRAINT_FEATURES": "core.engine",
-    "Capabilities": "core.engine",
-    "Ended": "core.engine",
-    "Engine": "core.engine",
-    "Failed": "core.engine",
-    "Feature": "core.engine",
-    "Health": "core.engine",
-    "Matcher": "core.engine",
-    "OutputCallback": "core.engine",
-    "Rejected": "core.engine",
-    "Sampled": "core.engine",
-    "Scheduled": "core.engine",
-    "TokenEngine": "core.engine",
-    "TokenLogprob": "core.engine",
-    "TokenOutput": "core.engine",
-    "TokenRequest": "core.engine",
-    "PromptLogprobs": "core.engine",
-    "ContextTooLong": "core.errors",
-    "DragomanError": "core.errors",
-    "EngineError": "core.errors",
-    "Overloaded": "core.errors",
-    "RequestError": "core.errors",
-    "Unsupported": "core.errors",
-    "Alternative": "core.events",
-    "ChoiceFinished": "core.events",
-    "Event": "core.events",
-    "Finished": "core.events",
-    "FinishReason": "core.events",
-    "PromptTokens": "core.events",
-    "ReasoningDelta": "core.events",
-    "RefusalDelta": "core.events",
-    "Started": "core.events",
-    "TextDelta": "core.events",
-    "Token": "core.events",
-    "ToolCallDelta": "core.events",
-    "ToolCallStart": "core.events",
-    "Usage": "core.events",
-    "Audio": "core.message",
-    "CustomTool": "core.message",
-    "File": "core.message",
-    "FunctionTool": "core.message",
-    "Image": "core.message",
-    "Message": "core.message",
-    "Reasoning": "core.message",
-    "Refusal": "core.message",
-    "Role": "core.message",
-    "Text": "core.message",
-    "ToolCall": "core.message",
-    "ToolChoice": "core.message",
-    "ToolResult": "core.message",
-    "Choice": "core.reply",
-    "Reply": "core.reply",
-    "ReplyBuilder": "core.reply",
-    "Conversation": "core.request",
-    "GenerateRequest": "core.request",
-    "GenerationLimits": "core.request",
-    "Sampling": "core.request",
-    "SamplingOptions": "core.request",
-    "Extras": "core.request",
-    "JsonSchema": "core.request",
-    "ReasoningOptions": "core.request",
-    "Regex": "core.request",
-    "ReasoningFormat": "core.syntax",
-    "ToolFormat": "core.syntax",
-    "Dialect": "dialects.all_dialects",
-    "create_writer": "dialects.all_dialects",
-    "read_request": "dialects.all_dialects",
-    "GenerationCall": "dialects.base",
-    "Writer": "dialects.base",
-    "CONSTRAINED_TOKEN_CAPABILITIES": "engines.base",
-    "TOKEN_CAPABILITIES": "engines.base",
-    "BaseEngine": "engines.base",
-    "BaseTokenEngine": "engines.base",
-    "find_bundled_model": "engines.tiny",
-    "create_app": "launch.embedding",
-    "Application": "serving.app",
-    "Settings": "settings",
-    "SettingsError": "settings",
-    "Bounds": "store",
-    "Store": "store",
+    name: module
+    for module, names in {
+        "commands.serve": ("serve",),
+        "core.capabilities": ("CONSTRAINT_FEATURES", "Capabilities", "Feature"),
+        "core.engine": ("Engine", "Health"),
+        "core.errors": (
+            "ContextTooLong",
+            "DragomanError",
+            "EngineError",
+            "Overloaded",
+            "RequestError",
+            "Unsupported",
+        ),
+        "core.events": (
+            "Alternative",
+            "ChoiceFinished",
+            "Event",
+            "FinishReason",
+            "Finished",
+            "PromptTokens",
+            "ReasoningDelta",
+            "RefusalDelta",
+            "Started",
+            "TextDelta",
+            "Token",
+            "ToolCallDelta",
+            "ToolCallStart",
+            "Usage",
+        ),
+        "core.matcher": ("Matcher",),
+        "core.message": (
+            "Audio",
+            "CustomTool",
+            "File",
+            "FunctionTool",
+            "Image",
+            "Message",
+            "Reasoning",
+            "Refusal",
+            "Role",
+            "Text",
+            "ToolCall",
+            "ToolChoice",
+            "ToolResult",
+        ),
+        "core.reply": ("Choice", "Reply", "ReplyBuilder"),
+        "core.request": (
+            "Conversation",
+            "Extras",
+            "GenerateRequest",
+            "GenerationLimits",
+            "JsonSchema",
+            "ReasoningOptions",
+            "Regex",
+            "Sampling",
+            "SamplingOptions",
+        ),
+        "core.syntax": ("ReasoningFormat", "ToolFormat"),
+        "core.token_engine": (
+            "Ended",
+            "Failed",
+            "OutputCallback",
+            "PromptLogprobs",
+            "Rejected",
+            "Sampled",
+            "Scheduled",
+            "TokenEngine",
+            "TokenLogprob",
+            "TokenOutput",
+            "TokenRequest",
+        ),
+        "dialects.interfaces": ("GenerationCall", "Writer"),
+        "dialects.registry": ("Dialect", "create_writer", "read_request"),
+        "engines.base_engine": (
+            "BaseEngine",
+            "BaseTokenEngine",
+            "CONSTRAINED_TOKEN_CAPABILITIES",
+            "TOKEN_CAPABILITIES",
+        ),
+        "engines.tiny": ("find_bundled_model",),
+        "launch.in_process": ("create_app",),
+        "serving.app": ("Application",),
+        "settings": ("Settings", "SettingsError"),
+        "store": ("Bounds", "Store"),
+    }.items()
+    for name in names
 }
 """Public name -> the module that defines it, relative to this package."""
 
-__all__ = [
-    "CONSTRAINED_TOKEN_CAPABILITIES",
-    "CONSTRAINT_FEATURES",
-    "TOKEN_CAPABILITIES",
-    "Alternative",
-    "Application",
-    "Audio",
-    "BaseEngine",
-    "BaseTokenEngine",
-    "Bounds",
-    "Capabilities",
-    "Choice",
-    "ChoiceFinished",
-    "ContextTooLong",
-    "Conversation",
-    "CustomTool",
-    "Dialect",
-    "DragomanError",
-    "Ended",
-    "Engine",
-    "EngineError",
-    "Event",
-    "Extras",
-    "Failed",
-    "Feature",
-    "File",
-    "FinishReason",
-    "Finished",
-    "FunctionTool",
-    "GenerateRequest",
-    "GenerationCall",
-    "GenerationLimits",
-    "Health",
-    "Image",
-    "JsonSchema",
-    "Matcher",
-    "Message",
-    "OutputCallback",
-    "Overloaded",
-    "PromptLogprobs",
-    "PromptTokens",
-    "Reasoning",
-    "ReasoningDelta",
-    "ReasoningFormat",
-    "ReasoningOptions",
-    "Refusal",
-    "RefusalDelta",
-    "Regex",
-    "Rejected",
-    "Reply",
-    "ReplyBuilder",
-    "RequestError",
-    "Role",
-    "Sampled",
-    "Sampling",
-    "SamplingOptions",
-    "Scheduled",
-    "Settings",
-    "SettingsError",
-    "Started",
-    "Store",
-    "Text",
-    "TextDelta",
-    "Token",
-    "TokenEngine",
-    "TokenLogprob",
-    "TokenOutput",
-    "TokenRequest",
-    "ToolCall",
-    "ToolCallDelta",
-    "ToolCallStart",
-    "ToolChoice",
-    "ToolFormat",
-    "ToolResult",
-    "Unsupported",
-    "Usage",
-    "Writer",
-    "__version__",
-    "create_app",
-    "create_writer",
-    "find_bundled_model",
-    "read_request",
-    "serve",
-]
+__all__ = ["__version__", *_MODULES]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:
@@ -274,4 +226,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_MODULES})

@@ -1,6 +1,6 @@
 """`python -m dragoman` is the `dragoman` command."""
 
-from .cli import main
+from dragoman_cli.main import main
 
 if __name__ == "__main__":
     main()

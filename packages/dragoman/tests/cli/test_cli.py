@@ -9,15 +9,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer.main
-from typer.testing import CliRunner
+from click import Context, Option
+from click.testing import CliRunner, Result
+from tests.cli_core.cli_runner import call
 
 from dragoman import __version__
-from dragoman.cli import create_app
+from dragoman.commands.serve_command import build_serve_command
 from dragoman.settings import ENV_PREFIX, FIELDS, SettingField, Settings, SettingsError
+from dragoman_cli import CommandLine
 
 
 class Recorder:
@@ -39,16 +40,21 @@ class Recorder:
         return self.code
 
 
-def call(*arguments: str, run: Recorder | None = None, environment: dict[str, str] | None = None):
-    app = create_app(run or Recorder(), environment or {})
+def serve(
+    *arguments: str, run: Recorder | None = None, environment: dict[str, str] | None = None
+) -> Result:
+    command = build_serve_command(run or Recorder(), environment or {})
     return CliRunner().invoke(
-        app, arguments, prog_name="dragoman", env={"COLUMNS": "200", "NO_COLOR": "1"}
+        command,
+        arguments,
+        prog_name="dragoman serve",
+        env={"COLUMNS": "200", "NO_COLOR": "1"},
     )
 
 
 def settings(*arguments: str, **environment: str) -> Settings:
     run = Recorder()
-    result = call("serve", *arguments, run=run, environment=environment)
+    result = serve(*arguments, run=run, environment=environment)
     assert (result.exit_code, result.stdout) == (0, "Serving.\n"), result.stderr
     return run.settings[0]
 
@@ -60,7 +66,7 @@ def test_serve_without_options_uses_defaults():
 def test_settings_reload_reads_changed_environment():
     run = Recorder()
     environment = {"DRAGOMAN_MAX_NUM_SEQS": "3"}
-    call("serve", "scripted", "--port", "0", run=run, environment=environment)
+    serve("scripted", "--port", "0", run=run, environment=environment)
     assert run.read() == run.settings[0]
     environment["DRAGOMAN_MAX_NUM_SEQS"] = "4"
     assert run.read().max_num_seqs == 4
@@ -68,8 +74,9 @@ def test_settings_reload_reads_changed_environment():
 
 def test_serve_options_map_to_settings():
     loaded = settings(
-        "scripted:x.yaml", "--port", "0", "--api-key", "a,b", "--api-key", "c", "--max-model-len=8k", "--strict",
-        "--no-access-log", "--override-generation-config", '{"temperature": 0}',
+        "scripted:x.yaml", "--port", "0", "--api-key", "a,b", "--api-key", "c",
+        "--max-model-len=8k",
+        "--strict", "--no-access-log", "--override-generation-config", '{"temperature": 0}',
     )  # fmt: skip
     assert loaded.model == "scripted:x.yaml"
     assert (loaded.port, loaded.max_model_len, loaded.strict, loaded.access_log) == (
@@ -86,25 +93,17 @@ def test_options_with_underscores_equal_dashes():
     assert settings("--max_model_len", "4096", "--served_model_name", "a_b").max_model_len == 4096
 
 
-def test_deprecated_option_is_accepted_with_warning_and_hidden(caplog: pytest.LogCaptureFixture):
-    assert settings("--max-waiting", "7").max_queued_requests == 7
-    assert caplog.messages == ["--max-waiting is deprecated; use --max-queued-requests"]
-    assert "--max-waiting" not in call("serve", "--help").output
-
-
 @pytest.mark.parametrize(
     "field", [field for field in FIELDS if field.kind is bool], ids=lambda field: field.name
 )
 def test_boolean_option_has_on_and_off_flags(field: SettingField):
-    assert getattr(settings(field.flag, "--no-auth"), field.name) is True
-    assert getattr(settings(field.off_flag), field.name) is False
-    assert (
-        getattr(settings(**{field.environment_variable: "true"}), field.name) is not field.default
-    )
+    assert settings(field.flag, "--no-auth").get(field.name) is True
+    assert settings(field.off_flag).get(field.name) is False
+    assert settings(**{field.environment_variable: "true"}).get(field.name) is not field.default
 
 
 def test_negated_flag_help_refers_to_positive_flag():
-    lines = call("serve", "--help").output.splitlines()
+    lines = serve("--help").output.splitlines()
     assert next(line.split()[1:] for line in lines if line.split()[:1] == ["--no-ui"]) == [
         "Opposite",
         "of",
@@ -113,9 +112,7 @@ def test_negated_flag_help_refers_to_positive_flag():
 
 
 def test_command_list_shows_full_summaries():
-    result = CliRunner().invoke(
-        create_app(Recorder(), {}), ["--help"], env={"COLUMNS": "80", "NO_COLOR": "1"}
-    )
+    result = CliRunner().invoke(CommandLine(), ["--help"], env={"COLUMNS": "80", "NO_COLOR": "1"})
     _, _, commands = result.output.partition("Commands:")
     assert "keys" in commands
     assert "..." not in commands
@@ -158,23 +155,23 @@ def test_option_overrides_environment_variable():
 )
 def test_invalid_setting_prints_one_line_error(arguments: list[str], why: str):
     run = Recorder()
-    result = call("serve", *arguments, run=run)
+    result = serve(*arguments, run=run)
     assert (result.exit_code, run.settings, result.stdout) == (2, [], "")
     assert why in result.stderr
     assert "Traceback" not in result.stderr
 
 
 def test_startup_error_prints_one_line_error():
-    result = call("serve", run=Recorder(error=SettingsError("--tool-call-parser: no such parser")))
+    result = serve(run=Recorder(error=SettingsError("--tool-call-parser: no such parser")))
     assert (result.exit_code, result.stderr) == (2, "Error: --tool-call-parser: no such parser\n")
 
 
 def test_serve_returns_server_exit_code():
-    assert call("serve", run=Recorder(code=3)).exit_code == 3
+    assert serve(run=Recorder(code=3)).exit_code == 3
 
 
 def test_serve_help_lists_all_settings_and_hides_key():
-    result = call("serve", "--help", environment={"DRAGOMAN_API_KEY": "sk-secret"})
+    result = serve("--help", environment={"DRAGOMAN_API_KEY": "sk-secret"})
     assert result.exit_code == 0
     assert "sk-secret" not in result.output
     for field in FIELDS[1:]:
@@ -188,11 +185,12 @@ def test_serve_help_lists_all_settings_and_hides_key():
     "command", ["serve", "run", "chat", "launch", "simulate", "calibrate", "record", "replay"]
 )
 def test_help_fits_80_columns_and_lists_all_options(command: str):
-    app = create_app(Recorder(), {})
-    output = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"}).output
+    line = CommandLine()
+    output = CliRunner().invoke(line, [command, "--help"], env={"COLUMNS": "80"}).output
     assert max(map(len, output.splitlines())) <= 80
-    group: Any = typer.main.get_command(app)
-    visible = [one for one in group.commands[command].params if not one.hidden]
+    chosen = line.get_command(Context(line), command)
+    assert chosen is not None
+    visible = [one for one in chosen.params if isinstance(one, Option) and not one.hidden]
     flags = {
         flag
         for one in visible
@@ -205,8 +203,8 @@ def test_help_fits_80_columns_and_lists_all_options(command: str):
 @pytest.mark.parametrize("value", ["1", "anything"])
 def test_no_color_variable_disables_colored_errors(value: str):
     def invoke(environment: dict[str, str]) -> str:
-        app = create_app(Recorder(), {})
-        return CliRunner().invoke(app, ["serve", "--port", "x"], env=environment, color=True).stderr
+        arguments = ["serve", "--port", "x"]
+        return CliRunner().invoke(CommandLine(), arguments, env=environment, color=True).stderr
 
     assert invoke({"NO_COLOR": value}) == "Error: --port: must be a whole number, not 'x'\n"
     assert "\x1b[31m" in invoke({"NO_COLOR": ""})
@@ -244,7 +242,7 @@ def test_help_and_version_import_no_heavy_modules():
     """Checked instead of the time, which varies with the machine's load."""
     code = (
         "import sys\n"
-        "from dragoman.cli import main\n"
+        "from dragoman_cli.main import main\n"
         "try:\n    main()\n"
         f"finally:\n    print('loaded:', [name for name in {HEAVY} if name in sys.modules], "
         f"file=sys.stderr)"
@@ -276,7 +274,7 @@ OTHER_ENGINES = [
 def test_serve_imports_only_its_engine_and_exits_cleanly(tmp_path: Path):
     code = (
         "import sys\n"
-        "from dragoman.cli import main\n"
+        "from dragoman_cli.main import main\n"
         "try:\n    main()\n"
         f"finally:\n    print([name for name in {OTHERS + OTHER_ENGINES} if name in sys.modules], "
         f"file=sys.stderr)"

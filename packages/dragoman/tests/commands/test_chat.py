@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dragoman import create_app
+from tests.loopback import serve_app
 
-from ..loopback import serve_app
 from .processes import COMMAND, build_environment, read_until, run_command, start_command
 
 
@@ -65,8 +65,8 @@ def test_chat_prints_tool_calls_and_reads_results_from_input(url: str, tmp_path:
 
 def test_chat_commands_change_conversation(url: str, tmp_path: Path):
     lines = [
-        "/help", "/system", "[[say one]]", "/system Be brief.", "/system", "/clear", "/nothing", "/save",
-        ' /x [[say two]]',
+        "/help", "/system", "[[say one]]", "/system Be brief.", "/system", "/clear", "/nothing",
+        "/save", ' /x [[say two]]',
         '"""[[say three', 'four]]"""', "/save c.json", "/save /absent/c.json",
     ]  # fmt: skip
     done = run_command("chat", url, stdin="\n".join(lines), cwd=tmp_path)

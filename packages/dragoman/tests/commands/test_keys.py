@@ -8,10 +8,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import Result
+from tests.cli_core import cli_runner
 
-from dragoman.cli import create_app
-from dragoman.settings import Settings
 from dragoman.tenants import edit_key_file, hash_key, load_key_file
 
 
@@ -22,10 +21,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(*arguments: str, stdin: str | None = None) -> Result:
-    def serve(_: Settings, __: object, ___: object) -> int:
-        raise AssertionError
-
-    return CliRunner().invoke(create_app(serve, {}), ["keys", *arguments], input=stdin)
+    return cli_runner.call("keys", *arguments, stdin=stdin)
 
 
 def test_keys_add_prints_key_once_and_stores_hash(path: Path) -> None:

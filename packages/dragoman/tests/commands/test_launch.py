@@ -19,8 +19,8 @@ import pytest
 
 from dragoman import create_app
 from dragoman.commands.agent_setups import AGENTS, MIN_CONTEXT, ServerTarget, find_advice
+from tests.loopback import serve_app
 
-from ..loopback import serve_app
 from .processes import build_environment, read_until, run_command, start_command
 
 RECORDER = """\
@@ -40,7 +40,7 @@ if "wait" in sys.argv:
 if "die" in sys.argv:
     os.kill(os.getpid(), signal.SIGKILL)
 sys.exit(7)
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture

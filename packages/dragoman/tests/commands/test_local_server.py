@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.commands.local_server import ServerFailed, start_server
+from tests.certificates import write_certificate
 
-from ..launch.certificates import write_certificate
 from .processes import run_command
 
 

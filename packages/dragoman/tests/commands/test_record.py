@@ -8,17 +8,16 @@ from pathlib import Path
 import httpx2
 import openai
 import pytest
+from tests.cli_core.cli_runner import get_error
 
 from dragoman.launch import build_models
 from dragoman.recording.cassette import CassetteWriter, read_cassette
 from dragoman.recording.proxy import RecordingProxy
 from dragoman.recording.replay import ReplayApp
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-
-from ..loopback import serve_app
-from .cli_runner import get_error
+from tests.loopback import serve_app
 
 HOSTS = ("localhost", "127.0.0.1")
 STREAM = {
@@ -46,7 +45,7 @@ def raw(url: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
 
 def test_replay_equals_recording_byte_for_byte(tmp_path: Path) -> None:
     path = tmp_path / "tape.jsonl"
-    with serve_app(create_app(build_models(Settings(), SystemClock()))) as upstream:
+    with serve_app(build_asgi_app(build_models(Settings(), SystemClock()))) as upstream:
         tape = CassetteWriter(path, upstream)
         recorder = RecordingProxy(
             httpx2.AsyncClient(base_url=upstream), tape, now=time.perf_counter, hosts=HOSTS

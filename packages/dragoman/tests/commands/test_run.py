@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dragoman import create_app
+from tests.loopback import serve_app
 
-from ..loopback import serve_app
 from .processes import read_until, run_command, start_command
 
 

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.prompts import vocabularies
 
 from dragoman.constraints.grammar_compiler import Compiler
 from dragoman.prompts.hf_tokenizer import HfTokenizer
-from tests.prompts import vocabularies
 
 EOS = "<|im_end|>"
 

@@ -13,6 +13,7 @@ import pytest
 from msgspec import Struct
 from tests.constraints.conftest import EOS
 from tests.constraints.walks import accepts, advance, text, walk
+from tests.prompts import vocabularies
 
 from dragoman.constraints.grammar_compiler import Compiler
 from dragoman.constraints.response_grammar import (
@@ -33,9 +34,8 @@ from dragoman.core.request import (
 )
 from dragoman.core.syntax import FreeText, JsonPiece, LiteralText, ReasoningSyntax
 from dragoman.prompts.hf_tokenizer import HfTokenizer
-from tests.prompts import vocabularies
 
-SCHEMA = '{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false}'
+SCHEMA = '{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false}'  # noqa: E501
 THINK = ReasoningSection(ReasoningSyntax("<think>\n", "\n</think>", "\n\n"))
 OPEN = ReasoningSection(THINK.syntax, is_open=True)
 F = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
@@ -63,7 +63,7 @@ def llama(name: str) -> CallForm:
 LLAMA = ToolCallRules((llama("f"), llama("g")), "; ")
 
 
-class Judge:
+class AnswerChecker:
     """Decides which texts are complete answers. `tokens` parses names of control tokens
     as those tokens.
     """
@@ -86,10 +86,10 @@ def judge(
     compiler: Compiler,
     plain: HfTokenizer,
     plain_compiler: Compiler,
-) -> Judge:
+) -> AnswerChecker:
     if request.param == "tokens":
-        return Judge(embedded, compiler, True)
-    return Judge(plain, plain_compiler, False)
+        return AnswerChecker(embedded, compiler, True)
+    return AnswerChecker(plain, plain_compiler, False)
 
 
 class GrammarArguments(Struct, frozen=True):
@@ -180,7 +180,7 @@ CASES: list[tuple[str, str, bool]] = [
 
 @pytest.mark.parametrize(("name", "answer", "fits"), CASES)
 def test_grammar_accepts_or_rejects_answer(
-    name: str, answer: str, fits: bool, judge: Judge
+    name: str, answer: str, fits: bool, judge: AnswerChecker
 ) -> None:
     assert judge(GRAMMARS[name].grammar(judge.tokenizer), answer) is fits
 
@@ -198,7 +198,7 @@ def test_grammar_accepts_or_rejects_answer(
     ],
 )
 def test_llama_json_calls_grammar_accepts_text_or_calls(
-    answer: str, fits: bool, judge: Judge
+    answer: str, fits: bool, judge: AnswerChecker
 ) -> None:
     assert judge(compose_grammar(judge.tokenizer.special_tokens, calls=LLAMA), answer) is fits
 
@@ -213,7 +213,9 @@ def test_llama_json_calls_grammar_accepts_text_or_calls(
         ("hello", False),
     ],
 )
-def test_json_calls_with_json_body_accepts_both(answer: str, fits: bool, judge: Judge) -> None:
+def test_json_calls_with_json_body_accepts_both(
+    answer: str, fits: bool, judge: AnswerChecker
+) -> None:
     body = JsonSchema(
         '{"type":"object","properties":{"name":{"type":"string"}},"additionalProperties":false}'
     )
@@ -228,7 +230,7 @@ def test_json_calls_with_json_body_accepts_both(answer: str, fits: bool, judge: 
     [("", True), ("hello", True), ('{"a": 1}', True), ('{"b": 1}', False), ('{"a": 1}x', False)],
 )
 def test_bare_json_calls_grammar_rejects_invalid_arguments(
-    answer: str, fits: bool, judge: Judge
+    answer: str, fits: bool, judge: AnswerChecker
 ) -> None:
     form = CallForm((JsonPiece(SCHEMA),))
     assert (
@@ -242,7 +244,7 @@ def test_bare_json_calls_grammar_rejects_invalid_arguments(
     )
 
 
-def test_call_arguments_without_type_must_be_object(judge: Judge) -> None:
+def test_call_arguments_without_type_must_be_object(judge: AnswerChecker) -> None:
     form = CallForm((LiteralText("CALL "), JsonPiece('{"properties":{"a":{"type":"integer"}}}')))
     grammar = compose_grammar(
         judge.tokenizer.special_tokens, calls=ToolCallRules((form,), is_required=True)
@@ -254,7 +256,7 @@ def test_call_arguments_without_type_must_be_object(judge: Judge) -> None:
 @pytest.mark.parametrize(
     "name", ["auto", "required", "auto and body", "thought and required calls", "everything"]
 )
-def test_random_constrained_answers_parse_as_calls(name: str, judge: Judge) -> None:
+def test_random_constrained_answers_parse_as_calls(name: str, judge: AnswerChecker) -> None:
     compiled = judge.compiler.compile(GRAMMARS[name].grammar(judge.tokenizer))
     matchers = [compiled.build_matcher() for _ in range(8)]
     if name.startswith("thought"):  # chance would hardly end one
@@ -292,7 +294,7 @@ def test_random_constrained_answers_parse_as_calls(name: str, judge: Judge) -> N
     ],
 )
 def test_regex_body_must_match_full_answer(
-    pattern: str, answer: str, fits: bool, judge: Judge
+    pattern: str, answer: str, fits: bool, judge: AnswerChecker
 ) -> None:
     assert (
         judge(compose_grammar(judge.tokenizer.special_tokens, body=Regex(pattern)), answer) is fits
@@ -302,7 +304,7 @@ def test_regex_body_must_match_full_answer(
 @pytest.mark.parametrize(
     ("answer", "fits"), [("a", True), ("ab", True), ('q"\\\n', True), ("é", True), ("b", False)]
 )
-def test_choices_body_matches_exactly(answer: str, fits: bool, judge: Judge) -> None:
+def test_choices_body_matches_exactly(answer: str, fits: bool, judge: AnswerChecker) -> None:
     body = StringChoices(("a", "ab", 'q"\\\n', "é", "a"))
     assert judge(compose_grammar(judge.tokenizer.special_tokens, body=body), answer) is fits
 
@@ -322,7 +324,7 @@ GBNF = 'root ::= "(" root ")" | word\nword ::= [a-z]+ ("-" [0-9]{2})?'
 
 @pytest.mark.parametrize(("definition", "syntax"), [(LARK, "lark"), (GBNF, "gbnf")])
 def test_context_free_grammar_composes_with_calls_and_reasoning(
-    definition: str, syntax: str, judge: Judge
+    definition: str, syntax: str, judge: AnswerChecker
 ) -> None:
     special = judge.tokenizer.special_tokens
     body = ContextFreeGrammar(definition, syntax)
@@ -395,7 +397,7 @@ def test_added_whitespace_tokens_count_as_text() -> None:
         vocabularies.added(266, "字", special=False),
     ]
     tokenizer = vocabularies.build_tokenizer(data)
-    judge = Judge(tokenizer, Compiler(tokenizer, [tokenizer.special_tokens[EOS]]), False)
+    judge = AnswerChecker(tokenizer, Compiler(tokenizer, [tokenizer.special_tokens[EOS]]), False)
     grammar = compose_grammar(tokenizer.special_tokens, reasoning=OPEN, body=AnyJsonObject())
     assert judge(grammar, 'hm\n\n字\n</think>\n\n{"字": "字"}')
     assert 266 in tokenizer.encode('{"字": "字"}', special=False)
@@ -406,7 +408,7 @@ def test_tool_call_rules_without_tool_raise_value_error(embedded: HfTokenizer) -
         compose_grammar(embedded.special_tokens, calls=ToolCallRules(()))
 
 
-def test_lark_ampersands_in_strings_and_comments_are_ignored(judge: Judge) -> None:
+def test_lark_ampersands_in_strings_and_comments_are_ignored(judge: AnswerChecker) -> None:
     grammar = 'start: "&&&&&&&&&&&&" // & & & & & & & & & &\n'
     assert judge(
         compose_grammar(judge.tokenizer.special_tokens, body=ContextFreeGrammar(grammar)),
@@ -421,7 +423,7 @@ def test_grammar_with_answer_prefix_requires_prefix(
     definition = {"lark": "start: /yes|no/", "gbnf": 'root ::= "yes" | "no"'}[syntax]
     body = ContextFreeGrammar(definition, syntax)
     grammar = compose_grammar(embedded.special_tokens, body=body, answer_prefix="<answer>\n")
-    judge = Judge(embedded, compiler, True)
+    judge = AnswerChecker(embedded, compiler, True)
     assert judge(grammar, "<answer>\nyes")
     assert not judge(grammar, "yes")
 
@@ -430,7 +432,7 @@ def test_grammar_with_answer_prefix_requires_prefix(
 def test_empty_pattern_matches_only_empty_text(
     pattern: str, embedded: HfTokenizer, compiler: Compiler
 ) -> None:
-    judge = Judge(embedded, compiler, True)
+    judge = AnswerChecker(embedded, compiler, True)
     form = CallForm(
         (LiteralText("<"), FreeText(">", max_length=5, pattern=pattern), LiteralText("!"))
     )

@@ -10,13 +10,13 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from tests.prompts import vocabularies
 
 from dragoman.constraints.closing_matcher import ClosingMatcher
 from dragoman.constraints.grammar_compiler import Compiler
 from dragoman.constraints.grammar_matcher import CompiledGrammar
 from dragoman.core.tokenizer import Tokenizer
 from dragoman.prompts.hf_tokenizer import HfTokenizer
-from tests.prompts import vocabularies
 
 from .conftest import EOS
 from .walks import advance, list_allowed, text

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.constraints.conftest import EOS
 from tests.constraints.walks import list_allowed, text
 from tests.parsers.parsing import context, fold, parse, tool_format
+from tests.prompts import vocabularies
 
 from dragoman.constraints.grammar_compiler import Compiler
 from dragoman.constraints.response_grammar import CallForm, ToolCallRules, compose_grammar
@@ -35,7 +36,6 @@ from dragoman.core.syntax import (
 from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.harmony import HARMONY_TOOL_NAMES
 from dragoman.prompts.hf_tokenizer import HfTokenizer
-from tests.prompts import vocabularies
 
 Schema = dict[str, Any]
 DEFS = {

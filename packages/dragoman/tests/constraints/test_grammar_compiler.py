@@ -132,7 +132,7 @@ def test_compiler_without_end_token_raises_value_error(embedded: HfTokenizer) ->
         Compiler(embedded, [])
 
 
-class Broken:
+class BrokenTokenizer:
     """A tokenizer whose `encode` fails when llguidance calls it."""
 
     vocab_size = 4
@@ -156,7 +156,7 @@ def test_compiler_panic_raises_request_error() -> None:
     """llguidance panics on some grammars within all its limits: that is a 400, not a
     500.
     """
-    tokenizer: Tokenizer = Broken()
+    tokenizer: Tokenizer = BrokenTokenizer()
     with pytest.raises(RequestError, match="too complex"):
         Compiler(tokenizer, [3]).compile(ConstraintGrammar('start: "abab"'))
 
@@ -174,7 +174,7 @@ def test_forced_text_uses_canonical_tokens(embedded: HfTokenizer, compiler: Comp
 
 def test_grammar_compiler_import_is_silent_and_lazy() -> None:
     code = (
-        "import sys, dragoman.constraints.lark, dragoman.constraints.grammar_compiler; "
+        "import sys, dragoman.constraints.response_grammar, dragoman.constraints.grammar_compiler; "
         "print('llguidance' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -20,7 +20,7 @@ PROGRESSIVE = BASELINE.replace("/wAALCAAHAB8B", "/wgALCAAHAB8B")
 GIF = "R0lGODdhHwAHAIEAAAAAAAAAAAAAAAAAACwAAAAAHwAHAAAIGgABCBxIsKDBgwgTKlzIsKHDhxAjSpxI8WBAADs="
 LOSSY = "UklGRjAAAABXRUJQVlA4ICQAAACwAgCdASofAAcAP/3+/3+/uzayMAgD8D+JaQAAeyAA/ua1AAA="
 LOSSLESS = "UklGRhoAAABXRUJQVlA4TA4AAAAvHoABAAcQEf0PRET/Aw=="
-EXTENDED = "UklGRkwAAABXRUJQVlA4WAoAAAAIAAAAHgAABgAAVlA4ICQAAACwAgCdASofAAcAP/3+/3+/uzayMAgD8D+JaQAAeyAA/ua1AABFWElGAQAAAHgA"
+EXTENDED = "UklGRkwAAABXRUJQVlA4WAoAAAAIAAAAHgAABgAAVlA4ICQAAACwAgCdASofAAcAP/3+/3+/uzayMAgD8D+JaQAAeyAA/ua1AABFWElGAQAAAHgA"  # noqa: E501
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def test_read_image_info_returns_type_and_size(encoded: str, kind: str):
 @pytest.mark.parametrize("encoded", [BASELINE, GIF, LOSSY, LOSSLESS, EXTENDED])
 @given(data=st.data())
 def test_read_image_info_of_truncated_image_does_not_raise(encoded: str, data: st.DataObject):
-    whole = base64.b64decode(encoded)
+    full = base64.b64decode(encoded)
     found = read_image_info(
-        whole[: data.draw(st.integers(0, len(whole)))] + data.draw(st.binary(max_size=8))
+        full[: data.draw(st.integers(0, len(full)))] + data.draw(st.binary(max_size=8))
     )
     assert found is None or found.media_type.startswith("image/")
 

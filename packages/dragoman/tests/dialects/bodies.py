@@ -61,7 +61,7 @@ def render(call: GenerationCall, *events: Event) -> str:
     return b"".join(writer.feed(event) for event in events).decode()
 
 
-def whole(call: GenerationCall, *events: Event) -> str:
+def render_full(call: GenerationCall, *events: Event) -> str:
     folded = ReplyBuilder()
     for event in events:
         folded.feed(event)

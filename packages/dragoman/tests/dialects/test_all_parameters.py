@@ -74,7 +74,7 @@ def test_unknown_fields_are_reported_up_to_limit():
 OPENAI_CHAT = """metadata top_logprobs temperature top_p user safety_identifier prompt_cache_key prompt_cache_retention
 prompt_cache_options messages model service_tier modalities verbosity reasoning_effort max_completion_tokens
 frequency_penalty presence_penalty web_search_options response_format audio store moderation stream stop logit_bias
-logprobs max_tokens n prediction seed stream_options tools tool_choice parallel_tool_calls function_call functions"""
+logprobs max_tokens n prediction seed stream_options tools tool_choice parallel_tool_calls function_call functions"""  # noqa: E501
 VLLM_CHAT = """thinking_token_budget include_reasoning use_beam_search top_k min_p repetition_penalty watermarking
 length_penalty stop_token_ids include_stop_str_in_output ignore_eos min_tokens skip_special_tokens
 spaces_between_special_tokens truncate_prompt_tokens truncation_side prompt_logprobs logprob_token_ids allowed_token_ids
@@ -82,16 +82,16 @@ bad_words echo add_generation_prompt continue_final_message add_special_tokens d
 chat_template_kwargs media_io_kwargs mm_processor_kwargs structured_outputs priority request_id session_id
 return_tokens_as_token_ids return_token_ids return_weight_versions routed_experts_prompt_start return_token_offsets
 return_prompt_text mm_payload return_mm_kwargs cache_salt kv_transfer_params ec_transfer_params vllm_xargs
-repetition_detection stream_interval"""
+repetition_detection stream_interval"""  # noqa: E501
 OPENAI_COMPLETIONS = """model prompt best_of echo frequency_penalty logit_bias logprobs max_tokens n presence_penalty
-seed stop stream stream_options suffix temperature top_p user"""
+seed stop stream stream_options suffix temperature top_p user"""  # noqa: E501
 VLLM_COMPLETIONS = """use_beam_search top_k min_p repetition_penalty watermarking length_penalty stop_token_ids
 include_stop_str_in_output ignore_eos min_tokens skip_special_tokens spaces_between_special_tokens
 truncate_prompt_tokens truncation_side allowed_token_ids prompt_logprobs logprob_token_ids bad_words prompt_embeds
 add_special_tokens response_format structured_outputs priority request_id session_id return_tokens_as_token_ids
 return_token_ids return_weight_versions routed_experts_prompt_start return_token_offsets mm_payload return_mm_kwargs
 cache_salt kv_transfer_params ec_transfer_params vllm_xargs repetition_detection thinking_token_budget
-stream_interval"""
+stream_interval"""  # noqa: E501
 
 
 def test_parameter_table_covers_openai_and_vllm_fields():

@@ -19,7 +19,7 @@ from .bodies import HELLO, OPTIONS
 HEAD = b'{"messages":[{"role":"user","content":"x"}],'
 
 
-def refusal(body: bytes) -> RequestError:
+def read_error(body: bytes) -> RequestError:
     with pytest.raises(RequestError) as caught:
         read_chat(body, OPTIONS)
     assert caught.value.status == 400
@@ -49,7 +49,7 @@ def refusal(body: bytes) -> RequestError:
     ],
 )
 def test_invalid_json_body_is_rejected(body: bytes):
-    assert refusal(body).param in (None, "messages")
+    assert read_error(body).param in (None, "messages")
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,13 @@ def test_invalid_json_body_is_rejected(body: bytes):
     ],
 )
 def test_out_of_range_value_is_rejected_by_name(field: str, value: str):
-    error = refusal(HEAD + f'"{field}":{value}}}'.encode())
+    error = read_error(HEAD + f'"{field}":{value}}}'.encode())
     assert error.param in (field, f"{field}[0]")
     assert field in error.message
 
 
 def test_nested_field_error_has_openai_path():
-    error = refusal(json.dumps({"messages": [*HELLO, {"role": "user", "content": 3}]}).encode())
+    error = read_error(json.dumps({"messages": [*HELLO, {"role": "user", "content": 3}]}).encode())
     assert error.param == "messages[1].content"
     assert error.message == (
         "Invalid type for 'messages[1].content': expected a string or an array, but got an "
@@ -119,8 +119,8 @@ def test_nested_field_error_has_openai_path():
 
 
 def test_missing_field_error_names_field():
-    assert refusal(b"{}").message == "Missing required parameter: 'messages'."
-    assert refusal(b'{"messages":[{"content":"x"}]}').param == "messages[0].role"
+    assert read_error(b"{}").message == "Missing required parameter: 'messages'."
+    assert read_error(b'{"messages":[{"content":"x"}]}').param == "messages[0].role"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_missing_field_error_names_field():
     "field", ["unknown", "chat_template_kwargs", "metadata", "messages", "stop"]
 )
 def test_body_nesting_depth_is_limited(hole: str, field: str):
-    assert "128 levels" in refusal(HEAD + f'"{field}":{hole}}}'.encode()).message
+    assert "128 levels" in read_error(HEAD + f'"{field}":{hole}}}'.encode()).message
 
 
 def test_brackets_in_strings_do_not_count_as_depth():
@@ -170,7 +170,7 @@ def test_body_parse_time_is_linear_in_message_count():
 
 
 def test_body_container_count_is_limited():
-    assert "1000000 arrays" in refusal(HEAD + b'"x":[' + b"[]," * 1_000_001 + b"[]]}").message
+    assert "1000000 arrays" in read_error(HEAD + b'"x":[' + b"[]," * 1_000_001 + b"[]]}").message
 
 
 @given(
@@ -219,7 +219,7 @@ def test_error_does_not_echo_huge_value():
         {"messages": HELLO, "response_format": {"type": huge}},
         {"messages": [{"role": "user", "content": [{"type": huge}]}]},
     ):
-        refusal(json.dumps(body).encode())
+        read_error(json.dumps(body).encode())
 
 
 def test_completions_body_errors_match_chat():
@@ -240,7 +240,7 @@ def test_completions_body_errors_match_chat():
     ],
 )
 def test_unpaired_surrogate_is_rejected(half: str):
-    message = refusal(
+    message = read_error(
         b'{"messages":[{"role":"user","content":"\\ud83d\\ude00 %s"}]}' % half.encode()
     ).message
     assert message == "A string in the body contains an unpaired surrogate."

@@ -52,8 +52,8 @@ from dragoman.core.request import (
 from dragoman.dialects.chat import read_chat
 from dragoman.dialects.chat.wire import CHAT
 from dragoman.dialects.interfaces import Header, ReaderOptions
+from tests.pictures import PIXEL, build_png, data_url
 
-from ..pictures import PIXEL, build_png, data_url
 from .bodies import (
     HELLO,
     OPTIONS,
@@ -63,7 +63,7 @@ from .bodies import (
     chat_request,
     conversation,
     render,
-    whole,
+    render_full,
 )
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -634,7 +634,7 @@ def test_role_chunk_does_not_wait_for_prompt_tokens():
 def test_include_reasoning_false_omits_reasoning():
     events = (Started(1), ReasoningDelta(0, "secret"), *ANSWER[1:])
     call = chat(include_reasoning=False, stream=True)
-    assert "secret" not in render(call, *events) + whole(call, *events)
+    assert "secret" not in render(call, *events) + render_full(call, *events)
     assert "secret" in render(chat(stream=True), *events)
 
 
@@ -644,12 +644,12 @@ def test_finish_reason_is_stop_for_named_function():
     for choice, reason in (("required", "tool_calls"), ("auto", "tool_calls"), (named, "stop")):
         call = chat(tools=[WEATHER], tool_choice=choice)
         assert f'"finish_reason":"{reason}"' in render(call, *events)
-        assert f'"finish_reason":"{reason}"' in whole(call, *events)
+        assert f'"finish_reason":"{reason}"' in render_full(call, *events)
 
 
 def test_service_tier_is_default_when_requested():
-    assert "service_tier" not in whole(chat(), *ANSWER)
-    assert '"service_tier":"default"' in whole(chat(service_tier="auto"), *ANSWER)
+    assert "service_tier" not in render_full(chat(), *ANSWER)
+    assert '"service_tier":"default"' in render_full(chat(service_tier="auto"), *ANSWER)
     assert chat(service_tier="flex").warnings == (
         "service_tier: 'flex' is not available; 'default' was used",
     )

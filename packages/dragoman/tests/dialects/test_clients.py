@@ -39,10 +39,10 @@ from .bodies import (
     completions_request,
     conversation,
     render,
-    whole,
+    render_full,
 )
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 HI = (Token(5, "Say", None), Token(6, " hi", -1.5, (Alternative(7, " so", -0.5),), rank=2))
 PROMPT = PromptTokens(0, "Say hi", HI)
 ANSWER: tuple[Event, ...] = (
@@ -54,7 +54,7 @@ ANSWER: tuple[Event, ...] = (
 )
 
 
-def choice(text: str) -> Json:
+def choice(text: str) -> JsonObject:
     return json.loads(text)["choices"][0]
 
 
@@ -116,7 +116,7 @@ def test_stream_has_only_data_events():
 
 
 def test_empty_top_logprobs_is_rendered_as_array():
-    (entry,) = choice(whole(chat(logprobs=True), *ANSWER))["logprobs"]["content"]
+    (entry,) = choice(render_full(chat(logprobs=True), *ANSWER))["logprobs"]["content"]
     assert entry == {"token": "!", "logprob": -0.25, "bytes": [33], "top_logprobs": []}
 
 
@@ -132,7 +132,7 @@ def test_trl_completions_request_returns_ids_and_logprobs():
         max_tokens=1,
     )
     assert call.requests[0].prompt == (5, 6)
-    answer = choice(whole(call, *ANSWER))
+    answer = choice(render_full(call, *ANSWER))
     assert answer["prompt_token_ids"] == [5, 6]
     assert answer["token_ids"] == [8]
     assert answer["logprobs"]["tokens"] == ["token_id:8"]
@@ -142,16 +142,16 @@ def test_trl_completions_request_returns_ids_and_logprobs():
 
 def test_trl_chat_request_returns_ids_and_logprobs():
     call = chat(VLLM, return_token_ids=True, return_tokens_as_token_ids=True, logprobs=True)
-    answer = json.loads(whole(call, *ANSWER))
+    answer = json.loads(render_full(call, *ANSWER))
     assert answer["prompt_token_ids"] == [5, 6]
     assert answer["choices"][0]["token_ids"] == [8]
     assert answer["choices"][0]["logprobs"]["content"][0]["token"] == "token_id:8"
 
 
 def test_token_ids_are_returned_in_openai_profile_on_request():
-    answer = json.loads(whole(chat(return_token_ids=True), *ANSWER))
+    answer = json.loads(render_full(chat(return_token_ids=True), *ANSWER))
     assert (answer["prompt_token_ids"], answer["choices"][0]["token_ids"]) == ([5, 6], [8])
-    assert "token_ids" not in choice(whole(chat(), *ANSWER))
+    assert "token_ids" not in choice(render_full(chat(), *ANSWER))
 
 
 def test_prompt_logprobs_are_returned_for_scoring():
@@ -162,10 +162,12 @@ def test_prompt_logprobs_are_returned_for_scoring():
             "7": {"logprob": -0.5, "rank": 1, "decoded_token": " so"},
         },
     ]
-    assert choice(whole(completions(prompt_logprobs=1), *ANSWER))["prompt_logprobs"] == expected
-    assert json.loads(whole(chat(prompt_logprobs=1), *ANSWER))["prompt_logprobs"] == expected
+    assert (
+        choice(render_full(completions(prompt_logprobs=1), *ANSWER))["prompt_logprobs"] == expected
+    )
+    assert json.loads(render_full(chat(prompt_logprobs=1), *ANSWER))["prompt_logprobs"] == expected
     own = [None, {"6": {"logprob": -1.5, "rank": 2, "decoded_token": " hi"}}]
-    assert choice(whole(completions(prompt_logprobs=0), *ANSWER))["prompt_logprobs"] == own
+    assert choice(render_full(completions(prompt_logprobs=0), *ANSWER))["prompt_logprobs"] == own
 
 
 def test_load_generator_fields_are_parsed():
@@ -199,7 +201,7 @@ def test_lm_eval_echo_request_returns_prompt_logprobs():
     max(top_logprobs.values()), as floats.
     """
     call = completions(prompt=[[5, 6]], echo=True, logprobs=1, max_tokens=1)
-    logprobs = choice(whole(call, *ANSWER))["logprobs"]
+    logprobs = choice(render_full(call, *ANSWER))["logprobs"]
     assert logprobs["token_logprobs"] == [None, -1.5, -0.25]
     assert logprobs["token_logprobs"][1:-1] == [-1.5]
     greedy = [
@@ -209,7 +211,7 @@ def test_lm_eval_echo_request_returns_prompt_logprobs():
         )
     ]
     assert greedy == [False, True]
-    assert choice(whole(call, *ANSWER))["text"] == "Say hi!"
+    assert choice(render_full(call, *ANSWER))["text"] == "Say hi!"
 
 
 def test_echo_stream_equals_full_response():

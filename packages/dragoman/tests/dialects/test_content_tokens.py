@@ -59,8 +59,8 @@ def test_content_tokens_are_independent_of_chunk_boundaries(pieces: list[str], d
         for piece in tokens(*pieces)
         for one in data.draw(st.sampled_from([[piece], [END, piece]]))
     ]
-    whole = content_tokens(text, given)
-    assert "".join(token.text for token in whole) == text
+    full = content_tokens(text, given)
+    assert "".join(token.text for token in full) == text
     cut = ContentTokens()
     found = list[Token]()
     while text or given:
@@ -72,4 +72,4 @@ def test_content_tokens_are_independent_of_chunk_boundaries(pieces: list[str], d
         found += cut.feed(text[:size], given[:count])
         text = text[size:]
         given = given[count:]
-    assert found + cut.close() == whole
+    assert found + cut.close() == full

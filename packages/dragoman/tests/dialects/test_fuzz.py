@@ -28,8 +28,7 @@ from dragoman.dialects.tgi.wire import TGI, TGI_PARAMS
 from dragoman.dialects.tokenize import read_detokenize, read_tokenize
 from dragoman.dialects.vllm_generate.reader import read_generate
 from dragoman.dialects.vllm_generate.wire import GENERATE
-
-from ..pictures import PIXEL_URL
+from tests.pictures import PIXEL_URL
 
 Reader = Callable[[bytes, ReaderOptions], object]
 READERS: list[Reader] = [

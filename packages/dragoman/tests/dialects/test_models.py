@@ -70,6 +70,7 @@ def test_vllm_profile_model_has_root_and_permission():
     }
     assert (body["root"], body["parent"]) == ("org/tiny", None)
     assert set(body["permission"][0]) == {
-        "id", "object", "created", "allow_create_engine", "allow_sampling", "allow_logprobs", "allow_search_indices",
+        "id", "object", "created", "allow_create_engine", "allow_sampling", "allow_logprobs",
+        "allow_search_indices",
         "allow_view", "allow_fine_tuning", "organization", "group", "is_blocking",
     }  # fmt: skip

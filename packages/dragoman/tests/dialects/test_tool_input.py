@@ -14,7 +14,7 @@ def pieces(*texts: str, cut: bool = False) -> tuple[list[str], str]:
     return out, taken.value
 
 
-def whole(text: str, cut: bool = False) -> str:
+def render_full(text: str, cut: bool = False) -> str:
     return pieces(text, cut=cut)[1]
 
 
@@ -28,7 +28,9 @@ def test_tool_input_streams_strings_and_buffers_other_values():
     "text", ["", " \n", "{}", " { } ", '{"a":{"b":[]}}', '{"a":"\\u00e9\\ud83d\\ude00 \\n"}']
 )
 def test_tool_input_keeps_valid_json_verbatim(text: str):
-    assert whole(text).strip() == text.strip() or (not text.strip() and whole(text) == "{}")
+    assert render_full(text).strip() == text.strip() or (
+        not text.strip() and render_full(text) == "{}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_tool_input_truncated_drops_incomplete_value(text: str, value: str):
     """An SDK that parses the pieces drops it too: no incomplete value becomes an
     argument.
     """
-    assert whole(text, cut=True) == value
+    assert render_full(text, cut=True) == value
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,7 @@ def test_tool_input_truncated_drops_incomplete_value(text: str, value: str):
     ],
 )
 def test_tool_input_repairs_invalid_strings(text: str, value: str):
-    assert whole(text) == value
+    assert render_full(text) == value
 
 
 @pytest.mark.parametrize(
@@ -83,17 +85,17 @@ def test_tool_input_repairs_invalid_strings(text: str, value: str):
     ],
 )
 def test_tool_input_invalid_json_is_wrapped(text: str, value: str):
-    assert whole(text) == value
+    assert render_full(text) == value
 
 
 def test_tool_input_truncated_invalid_json_is_wrapped():
-    assert whole("{'a': 1", cut=True) == r"""{"INVALID_JSON":"{'a': 1"}"""
+    assert render_full("{'a': 1", cut=True) == r"""{"INVALID_JSON":"{'a': 1"}"""
 
 
 def test_tool_input_too_deep_or_long_is_wrapped():
-    assert "INVALID_JSON" in whole('{"a":' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}")
-    assert "INVALID_JSON" in whole('{"a":' + "9" * 5_000 + "}")
-    assert "INVALID_JSON" not in whole(
+    assert "INVALID_JSON" in render_full('{"a":' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}")
+    assert "INVALID_JSON" in render_full('{"a":' + "9" * 5_000 + "}")
+    assert "INVALID_JSON" not in render_full(
         '{"a":' + "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1) + "}"
     )
 

@@ -43,10 +43,10 @@ from .bodies import (
     completions,
     conversation,
     render,
-    whole,
+    render_full,
 )
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 STOP = ChoiceFinished(0, FinishReason.STOP)
 LENGTH = ChoiceFinished(0, FinishReason.LENGTH)
 DONE = Finished(Usage(1, 2))
@@ -61,22 +61,22 @@ CALLS: tuple[Event, ...] = (
 )
 
 
-def chunks(call: GenerationCall, *events: Event) -> list[Json]:
+def chunks(call: GenerationCall, *events: Event) -> list[JsonObject]:
     return [
         json.loads(line.removeprefix("data: ")) for line in render(call, *events).split("\n\n")[:-1]
     ]
 
 
-def deltas(call: GenerationCall, *events: Event) -> list[Json]:
+def deltas(call: GenerationCall, *events: Event) -> list[JsonObject]:
     return [choice["delta"] for chunk in chunks(call, *events) for choice in chunk["choices"]]
 
 
 def reasons(call: GenerationCall, *events: Event) -> tuple[str, str]:
     """Return the finish reason of the stream and of the object."""
     last = [chunk for chunk in chunks(call, *events) if chunk["choices"]][-1]
-    return last["choices"][0]["finish_reason"], json.loads(whole(call, *events))["choices"][0][
-        "finish_reason"
-    ]
+    return last["choices"][0]["finish_reason"], json.loads(render_full(call, *events))["choices"][
+        0
+    ]["finish_reason"]
 
 
 def test_hosted_tools_are_skipped_with_warning():
@@ -122,9 +122,9 @@ def test_reasoning_is_rendered_under_both_names():
     """
     (delta,) = [d for d in deltas(chat(), Started(1), ReasoningDelta(0, "hm")) if "role" not in d]
     assert delta == {"reasoning": "hm", "reasoning_content": "hm"}
-    message = json.loads(whole(chat(), Started(1), ReasoningDelta(0, "hm"), STOP, DONE))["choices"][
-        0
-    ]["message"]
+    message = json.loads(render_full(chat(), Started(1), ReasoningDelta(0, "hm"), STOP, DONE))[
+        "choices"
+    ][0]["message"]
     assert message["reasoning"] == message["reasoning_content"] == "hm"
 
 
@@ -185,7 +185,9 @@ def test_tool_calls_set_finish_reason():
 
 def test_message_without_calls_has_no_tool_calls_field():
     """vllm#53255: an empty list beside finish_reason tool_calls."""
-    answer = json.loads(whole(chat(tools=[WEATHER]), Started(1), TextDelta(0, "x"), STOP, DONE))
+    answer = json.loads(
+        render_full(chat(tools=[WEATHER]), Started(1), TextDelta(0, "x"), STOP, DONE)
+    )
     assert "tool_calls" not in answer["choices"][0]["message"]
 
 
@@ -196,7 +198,9 @@ def test_tool_call_cut_at_max_tokens_finishes_with_length():
     )
     assert '"finish_reason":"length"' in text
     message = json.loads(
-        whole(chat(), Started(1), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '{"a'), LENGTH, DONE)
+        render_full(
+            chat(), Started(1), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '{"a'), LENGTH, DONE
+        )
     )
     assert message["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"a'
 
@@ -226,7 +230,7 @@ def test_logprobs_cover_content_tokens_in_openai_profile():
         (chat(logprobs=True), ["Yes"]),
         (chat(VLLM, logprobs=True), [".\n", "</think>", "\n\n", "Yes", "<|im_end|>"]),
     ):
-        entries = json.loads(whole(call, *THOUGHT))["choices"][0]["logprobs"]["content"]
+        entries = json.loads(render_full(call, *THOUGHT))["choices"][0]["logprobs"]["content"]
         assert [entry["token"] for entry in entries] == listed
         scores = [
             choice["logprobs"] for chunk in chunks(call, *THOUGHT) for choice in chunk["choices"]
@@ -240,7 +244,9 @@ def test_vllm_profile_top_logprobs_start_with_sampled_token():
     events = (Started(1), TextDelta(0, " hel", (sampled,)), STOP, DONE)
     for options, best in ((VLLM, " hel"), (OPTIONS, "Once")):
         call = completions(options, logprobs=1)
-        (alternatives,) = json.loads(whole(call, *events))["choices"][0]["logprobs"]["top_logprobs"]
+        (alternatives,) = json.loads(render_full(call, *events))["choices"][0]["logprobs"][
+            "top_logprobs"
+        ]
         assert next(iter(alternatives)) == best
         assert alternatives == {"Once": -1.9, " hel": -12.4}
 
@@ -281,22 +287,22 @@ def test_object_field_has_correct_name():
     """mlx-examples#1119: aider reported a token limit."""
     events = (Started(1), TextDelta(0, "x"), STOP, DONE)
     assert {chunk["object"] for chunk in chunks(chat(), *events)} == {"chat.completion.chunk"}
-    assert json.loads(whole(chat(), *events))["object"] == "chat.completion"
+    assert json.loads(render_full(chat(), *events))["object"] == "chat.completion"
     assert {chunk["object"] for chunk in chunks(completions(), *events)} == {"text_completion"}
-    assert json.loads(whole(completions(), *events))["object"] == "text_completion"
+    assert json.loads(render_full(completions(), *events))["object"] == "text_completion"
 
 
 @pytest.mark.parametrize("call", [chat(), completions()], ids=["chat", "completions"])
 def test_response_has_id_created_and_usage(call: GenerationCall):
     """zed#34513, #54804, #42893"""
     events = (Started(1), TextDelta(0, "x"), STOP, DONE)
-    for answer in (*chunks(call, *events), json.loads(whole(call, *events))):
+    for answer in (*chunks(call, *events), json.loads(render_full(call, *events))):
         assert (answer["id"], answer["created"], answer["model"]) == (
             "chatcmpl-1",
             1700000000,
             "tiny",
         )
-    usage = cast(Json, json.loads(whole(call, *events))["usage"])
+    usage = cast(JsonObject, json.loads(render_full(call, *events))["usage"])
     assert [usage[key] for key in ("prompt_tokens", "completion_tokens", "total_tokens")] == [
         1,
         2,

@@ -116,13 +116,13 @@ LAXER = {
 
 def read(dialect: str) -> Any:
     """Return the dialect's reader, a minimal body, and an example of each parameter."""
-    folder = str(Path(__file__).parents[2] / "docs")
+    folder = str(Path(__file__).parents[4] / "docs")
     if folder not in sys.path:
         sys.path.append(folder)
     return import_module("examples").DIALECTS[dialect]
 
 
-def refusal(reading: Callable[[], object], kind: type[Exception]) -> str | None:
+def read_error(reading: Callable[[], object], kind: type[Exception]) -> str | None:
     try:
         reading()
     except kind as error:
@@ -140,7 +140,7 @@ def vllms(model: Any, body: dict[str, Any]) -> str | None:
 
     # Some values make vLLM fail with an AttributeError or a TypeError, which is not
     # acceptance.
-    return refusal(reading, Exception)
+    return read_error(reading, Exception)
 
 
 def differences(dialect: str) -> Iterator[tuple[str, Any, str | None, str | None]]:
@@ -153,7 +153,7 @@ def differences(dialect: str) -> Iterator[tuple[str, Any, str | None, str | None
         for value in [*PROBES, *([] if example is None else [getattr(example, "value", example)])]:
             body = {**known.base, **beside, "model": "m", field: value}
             theirs = vllms(model, body)
-            ours = refusal(
+            ours = read_error(
                 lambda body=body: known.read(json.dumps(body).encode(), READING), RequestError
             )
             if (theirs is None) != (ours is None):

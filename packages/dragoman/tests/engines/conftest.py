@@ -11,12 +11,12 @@ from .tiny.models import make_model
 
 
 @pytest.fixture(scope="session")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Llama:
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> Llama:
     """A random Llama of 96 tokens."""
     return make_model(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="session")
-def packaged() -> Llama:
+def bundled_model() -> Llama:
     """The model that comes with the package."""
     return read_model(find_bundled_model())

@@ -68,7 +68,7 @@ class Outputs(list[TokenOutput]):
         return [output for output in self if not isinstance(output, Scheduled)]
 
 
-class Bench:
+class StepperHarness:
     """A stepper with its sequences; tests run each step explicitly."""
 
     def __init__(
@@ -108,9 +108,11 @@ class Bench:
             self.step()
 
 
-def alone(model: Llama | Model, request: TokenRequest, limits: SchedulerConfig = PLAIN) -> Outputs:
+def run_alone(
+    model: Llama | Model, request: TokenRequest, limits: SchedulerConfig = PLAIN
+) -> Outputs:
     """Run the request alone and return its outputs."""
-    bench = Bench(model, limits)
+    bench = StepperHarness(model, limits)
     outputs = bench.add(request)
     bench.finish()
     return outputs
@@ -131,14 +133,14 @@ def generate_with_files(
 ) -> Outputs:
     """Generate with a new engine that offloads its blocks to files, and stop it."""
     with files(directory, most) as store:
-        bench = Bench(model, files=store)
+        bench = StepperHarness(model, files=store)
         outputs = bench.add(ask)
         bench.finish()
         bench.stepper.offload(1000)
     return outputs
 
 
-class Speaker:
+class EngineClient:
     """Sends requests to a started engine and waits for its outputs."""
 
     def __init__(self, engine: TokenEngine) -> None:
@@ -173,7 +175,7 @@ class Speaker:
         return outputs
 
 
-class Client(Speaker):
+class Client(EngineClient):
     """A `Speaker` for a batching engine."""
 
     def __init__(self, engine: BatchingEngine) -> None:
@@ -190,7 +192,7 @@ async def run_client(engine: BatchingEngine) -> AsyncGenerator[Client]:
         await engine.stop()
 
 
-class Only:
+class AllowedTokensMatcher:
     """A matcher that allows these tokens at each step, then only the end. It can fail
     on demand.
     """

@@ -28,7 +28,7 @@ from dragoman.engines import tiny
 from dragoman.launch import build_models
 from dragoman.launch.plugin import build_served_model
 from dragoman.pipeline.model_registry import Models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
@@ -49,7 +49,7 @@ PLAIN = (
 """A chat template without tools, like many models'."""
 
 
-class First(BaseTokenEngine):
+class FirstTokenPlugin(BaseTokenEngine):
     """A plug-in that samples the first token that a grammar allows, or words without a
     grammar.
     """
@@ -66,7 +66,7 @@ class First(BaseTokenEngine):
             )
 
 
-class Words(BaseTokenEngine):
+class WordsPlugin(BaseTokenEngine):
     """A plug-in that supports only sampling."""
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[int]:
@@ -97,8 +97,8 @@ ENGINES: dict[str, Callable[[], AbstractAsyncContextManager[Models]]] = {
     "upstream": upstream,
     "upstream: anthropic": lambda: upstream("anthropic"),
     "upstream: responses": lambda: upstream("responses"),
-    "plug-in with grammars": lambda: started(plug_in(First)),
-    "plug-in": lambda: started(plug_in(Words)),
+    "plug-in with grammars": lambda: started(plug_in(FirstTokenPlugin)),
+    "plug-in": lambda: started(plug_in(WordsPlugin)),
     "documented plug-in": lambda: started(documented()),
     "sim": lambda: started(simulated()),
     "scripted": lambda: started(scripted()),
@@ -159,7 +159,7 @@ class Subject:
 )
 async def subject(request: pytest.FixtureRequest) -> AsyncGenerator[Subject]:
     async with ENGINES[request.param]() as models:
-        transport = httpx2.ASGITransport(create_app(models))
+        transport = httpx2.ASGITransport(build_asgi_app(models))
         async with httpx2.AsyncClient(
             transport=transport, base_url="http://localhost", timeout=60
         ) as client:
@@ -177,15 +177,15 @@ def message(body: dict[str, Any], choice: int = 0) -> dict[str, Any]:
 
 
 async def test_chat_stream_matches_response(subject: Subject) -> None:
-    whole = (await subject.chat()).json()
+    full = (await subject.chat()).json()
     streamed = events(await subject.chat(stream=True, stream_options={"include_usage": True}))
     text = "".join(
         chunk["choices"][0]["delta"].get("content") or "" for chunk in streamed if chunk["choices"]
     )
     reasons = [chunk["choices"][0]["finish_reason"] for chunk in streamed if chunk["choices"]]
-    assert text == (message(whole)["content"] or "")
-    assert reasons[-1] == whole["choices"][0]["finish_reason"]
-    usage = whole["usage"]
+    assert text == (message(full)["content"] or "")
+    assert reasons[-1] == full["choices"][0]["finish_reason"]
+    usage = full["usage"]
     streamed_usage = streamed[-1]["usage"]
     for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
         assert usage[name] == streamed_usage[name]
@@ -210,10 +210,10 @@ async def test_logprobs_tokens_match_text(subject: Subject) -> None:
 
 
 async def test_stop_string_truncates_text(subject: Subject) -> None:
-    whole = message((await subject.chat()).json())["content"]
-    stop = whole[4:7]
+    full = message((await subject.chat()).json())["content"]
+    stop = full[4:7]
     body = (await subject.chat(stop=[stop])).json()
-    assert message(body)["content"] == whole[: whole.index(stop)]
+    assert message(body)["content"] == full[: full.index(stop)]
     assert body["choices"][0]["finish_reason"] == "stop"
     assert body["usage"]["completion_tokens"] <= 24
 
@@ -225,7 +225,7 @@ async def test_n_choices_return_indexed_choices(subject: Subject) -> None:
         assert 0 < body["usage"]["completion_tokens"] <= 48
 
 
-TOOL = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "get_weather",
@@ -249,7 +249,7 @@ async def test_required_tool_call_is_generated_or_rejected(subject: Subject, cho
             assert call["function"]["name"] == "get_weather"
             jsonschema_rs.validate(
                 TOOL["function"]["parameters"], json.loads(call["function"]["arguments"])
-            )  # pyright: ignore
+            )
         assert message(body)["tool_calls"]
 
 
@@ -395,10 +395,12 @@ async def test_unknown_token_ids_are_all_listed_in_error(subject: Subject, name:
 
 
 def test_check_ids_error_lists_ten_ids_and_counts_rest():
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as rejected:
         check_ids([7, *range(100, 125), 100], 100, "prompt")
     listed = "100, 101, 102, 103, 104, 105, 106, 107, 108, 109 and 15 more"
-    assert refused.value.message == f"Token ids {listed} are not in this model's vocabulary of 100."
+    assert (
+        rejected.value.message == f"Token ids {listed} are not in this model's vocabulary of 100."
+    )
     with pytest.raises(RequestError, match="Token id -1 is not in this model's vocabulary of 100"):
         check_ids([-1], 100, "prompt")
     check_ids([0, 99], 100, "prompt")

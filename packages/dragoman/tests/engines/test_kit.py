@@ -18,14 +18,17 @@ from tests.engines.llamacpp.files import write_embedded
 from tests.engines.remote.splitting import NEEDS_FORK, remote
 from tests.engines.rollout.executors import Dice
 
+from dragoman.core.engine import Engine
 from dragoman.dialects.interfaces import Profile
 from dragoman.engines import tiny
 from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
 from dragoman.launch import Server, ShutdownConfig, build_models, build_uvicorn_config
 from dragoman.launch.plugin import build_executor_model
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
 from dragoman.prompts.hf_tokenizer import load_tokenizer
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
@@ -115,7 +118,7 @@ async def upstream(
     behind = embedded()
     options = ServingOptions(profile=Profile.VLLM)
     server = Server(
-        build_uvicorn_config(create_app(behind, options=options), Settings(log_level="error")),
+        build_uvicorn_config(build_asgi_app(behind, options=options), Settings(log_level="error")),
         behind,
         shutdown_config=ShutdownConfig(timeout=0.0),
     )
@@ -128,10 +131,10 @@ async def upstream(
         (model,) = await asyncio.to_thread(
             build_models, Settings(model=url, upstream_kind=kind), SystemClock()
         )
-        lent = replace(
-            model, backend=EventBackend(model.backend.engine, next(iter(behind)).tokenizer)
-        )  # pyright: ignore
-        async with started(Models([lent])) as models:
+        engine = model.backend.engine
+        assert isinstance(engine, Engine)
+        backend = EventBackend(engine, next(iter(behind)).tokenizer)
+        async with started(Models([replace(model, backend=backend)])) as models:
             yield models
         server.should_exit = True
         await task
@@ -139,7 +142,7 @@ async def upstream(
 
 def documented() -> Models:
     """Yield the third-party engine of the docs."""
-    page = Path(__file__).parents[2] / "docs" / "plugins.md"
+    page = Path(__file__).parents[4] / "docs" / "plugins.md"
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         (Path(folder) / "parrot.py").write_text(
             re.findall("```python\n(.*?)```", page.read_text(), re.DOTALL)[0]
@@ -151,8 +154,8 @@ def documented() -> Models:
 
 
 def simulated() -> Models:
-    settings = Settings(
-        model="sim", max_model_len=4096, time_scale=1000.0, sim_output_tokens="lognormal:40,0.5"
+    settings = Settings(model="sim", max_model_len=4096).replace(
+        time_scale=1000.0, sim_output_tokens="lognormal:40,0.5"
     )
     return build_models(settings, SystemClock())
 

@@ -8,8 +8,16 @@ import json
 import re
 from typing import Any, cast
 
-from dragoman_check.rules import anthropic, chat, completions, ollama, responses, sglang, tgi
-from dragoman_check.rules import json_values as checks
+from dragoman_check.rules import (
+    anthropic,
+    chat,
+    completions,
+    ollama,
+    openai_values,
+    responses,
+    sglang,
+    tgi,
+)
 from dragoman_check.rules.json_values import Violation, require, require_object
 
 from .exchange import Request, Response
@@ -56,8 +64,10 @@ def check_response(request: Request, response: Response, *, failing: bool = Fals
 
 def _check_leaks(request: Request, response: Response) -> None:
     found = {match.group() for match in LEAKS.finditer(response.body)}
-    given = request.body + request.path.encode() + request.query + repr(request.headers).encode()
-    require(all(leak in given for leak in found), f"the body tells of the server: {found}")
+    request_text = (
+        request.body + request.path.encode() + request.query + repr(request.headers).encode()
+    )
+    require(all(leak in request_text for leak in found), f"the body tells of the server: {found}")
 
 
 def _refuse(name: str) -> float:
@@ -85,7 +95,7 @@ def check_error(request: Request, response: Response) -> None:
     elif _is_below(path, *_TGI) or (path in _SHARED and "error_type" in body):
         tgi.check_error(body)
     else:
-        checks.check_error(body.get("error"))
+        openai_values.check_error(body.get("error"))
 
 
 def _is_below(path: str, *routes: str) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 from .exchange import Request, Response
 from .mutate import damage, encode, mutate
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+sys.path.insert(0, str(Path(__file__).parents[4] / "docs"))
 examples: Any = import_module("examples")
 
 MODELS = (*"sssssss", "t", "e")

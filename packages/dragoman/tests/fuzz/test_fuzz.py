@@ -19,13 +19,15 @@ import pytest
 from starlette.types import ASGIApp
 from tests.engines.encoder.directories import write_encoder
 from tests.hardening.test_routes import TABLE
-from tests.serving.harness import tokenizer
+from tests.serving.harness import load_tiny_tokenizer
 from tests.serving.responses.harness import lifespan
 
 from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry, Think
 from dragoman.launch import build_models
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
-from dragoman.serving.app import create_app
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
@@ -68,10 +70,12 @@ async def server(folder: Path) -> AsyncGenerator[tuple[ASGIApp, Models]]:
             ),
         )
     )
-    lent = tokenizer()
+    tokenizer = load_tiny_tokenizer()
     models = Models(
         [
-            ServedModel("s", EventBackend(ScriptedEngine(script, tokenizer=lent), lent), 4096, 0),
+            ServedModel(
+                "s", EventBackend(ScriptedEngine(script, tokenizer=tokenizer), tokenizer), 4096, 0
+            ),
             load_model(
                 Settings(
                     model="tiny", served_model_name=("t",), max_model_len=64, kv_cache_tokens=1024
@@ -82,7 +86,7 @@ async def server(folder: Path) -> AsyncGenerator[tuple[ASGIApp, Models]]:
             ),
         ]
     )
-    app = create_app(models, store=MemoryStore(), options=ServingOptions(explain=True))
+    app = build_asgi_app(models, store=MemoryStore(), options=ServingOptions(explain=True))
     async with lifespan(app):
         yield app, models
 

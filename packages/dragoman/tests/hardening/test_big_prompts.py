@@ -10,12 +10,12 @@ from typing import Any
 import anyio.to_thread
 import httpx2
 import pytest
-from tests.serving.harness import tokenizer
+from tests.serving.harness import load_tiny_tokenizer
 
 from dragoman.launch import build_models
 from dragoman.prompts.hf_tokenizer import HfTokenizer
 from dragoman.prompts.render import Renderer
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
@@ -33,9 +33,9 @@ async def test_tokenizing_does_not_block_other_threads():
     """The library holds the GIL while it encodes one text, but not while it encodes
     several.
     """
-    lent = tokenizer()
+    tokenizer = load_tiny_tokenizer()
     encoding = asyncio.create_task(
-        anyio.to_thread.run_sync(lambda: lent.encode(LONG, special=False))
+        anyio.to_thread.run_sync(lambda: tokenizer.encode(LONG, special=False))
     )
     turns = 0
     while not encoding.done():
@@ -49,7 +49,7 @@ async def test_tokenizing_does_not_block_other_threads():
 @pytest.mark.parametrize("path", BODIES)
 async def test_large_prompt_preparation_does_not_block_event_loop(path: str):
     """Counted in iterations of the event loop: few would run if the work blocked it."""
-    app = create_app(build_models(Settings(), SystemClock()))
+    app = build_asgi_app(build_models(Settings(), SystemClock()))
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(app), base_url="http://localhost"
     ) as client:
@@ -119,14 +119,14 @@ async def test_oversized_prompt_is_rejected_before_rendering(
     models = build_models(Settings(), SystemClock())
     worked: list[object] = []
 
-    def work(*given: object, **_: object) -> None:
-        worked.append(given)
+    def work(*args: object, **_: object) -> None:
+        worked.append(args)
 
     for name in ("encode", "decode"):
         monkeypatch.setattr(HfTokenizer, name, work)
     monkeypatch.setattr(Renderer, "render", work)
     async with httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(create_app(models)), base_url="http://localhost"
+        transport=httpx2.ASGITransport(build_asgi_app(models)), base_url="http://localhost"
     ) as http:
         answer = await http.post(path, json=body)
     assert answer.status_code == 400

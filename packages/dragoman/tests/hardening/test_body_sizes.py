@@ -18,7 +18,7 @@ from tests.serving.harness import build_server
 from dragoman.core.errors import BodyTooLarge, Overloaded, RequestError, UnsupportedMediaType
 from dragoman.engines.scripted import Say, ScriptEntry
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.body_memory import BodyMemoryBudget, BodyMemoryShare
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.disconnect import ClientGone
@@ -88,10 +88,10 @@ async def test_read_body_corrupt_encoding_returns_400(coding: str) -> None:
 async def test_read_body_truncated_encoding_returns_400(
     coding: str, encode: Callable[[bytes], bytes]
 ) -> None:
-    whole = encode(bytes(range(256)) * 3)
+    full = encode(bytes(range(256)) * 3)
     with pytest.raises(RequestError):
         await read_body(
-            pieces(whole[: len(whole) // 2]), Headers({"content-encoding": coding}), LIMIT
+            pieces(full[: len(full) // 2]), Headers({"content-encoding": coding}), LIMIT
         )
 
 
@@ -119,9 +119,9 @@ async def test_body_memory_budget_bounds_concurrent_bodies() -> None:
     first = BodyMemoryShare(budget)
     second = BodyMemoryShare(budget)
     await read_body(pieces(b"x" * 600), Headers(), LIMIT, first)
-    with pytest.raises(Overloaded) as refused:
+    with pytest.raises(Overloaded) as rejected:
         await read_body(pieces(b"x" * 300, b"x" * 300), Headers(), LIMIT, second)
-    assert (refused.value.status, refused.value.retry_after) == (503, 1.0)
+    assert (rejected.value.status, rejected.value.retry_after) == (503, 1.0)
     second.release()
     assert budget.used == 600
     first.release()
@@ -134,7 +134,7 @@ async def test_body_memory_budget_bounds_concurrent_bodies() -> None:
 )
 async def test_body_memory_budget_counts_partial_uploads(path: str, content_type: str) -> None:
     """Weights may be a gigabyte, which no memory budget counted."""
-    app = create_app(
+    app = build_asgi_app(
         build_models(Settings(), SystemClock()),
         options=ServingOptions(max_inflight_body_bytes=LIMIT),
     )
@@ -151,10 +151,10 @@ async def test_body_memory_budget_counts_partial_uploads(path: str, content_type
     ) as client:
         first = asyncio.create_task(client.post(path, content=send_slowly(), headers=headers))
         await arriving.wait()
-        refused = await client.post(path, content=b"x" * 200, headers=headers)
+        rejected = await client.post(path, content=b"x" * 200, headers=headers)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
-    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
+    assert (rejected.status_code, rejected.json()["error"]["code"]) == (503, "overloaded")
 
 
 async def test_body_memory_budget_admits_single_body_up_to_size_limit() -> None:
@@ -208,8 +208,8 @@ async def test_request_over_100_headers_returns_431() -> None:
     server = build_server(ScriptEntry((Say("hi"),)))
     few, many = ({f"x-{n}": "" for n in range(count)} for count in (80, 100))
     assert (await server.get("/v1/models", few)).status_code == 200
-    refused = await server.get("/v1/models", many)
-    assert (refused.status_code, set(refused.json()["error"])) == (
+    rejected = await server.get("/v1/models", many)
+    assert (rejected.status_code, set(rejected.json()["error"])) == (
         431,
         {"message", "type", "param", "code"},
     )

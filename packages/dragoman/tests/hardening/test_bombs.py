@@ -114,7 +114,7 @@ async def test_sigterm_does_not_wait_for_grammar_compilation():
             asyncio.create_task(server.ask(guided_grammar=f"{INTERSECTION}  // {n}"))
             for n in range(20)
         ]
-        while len(server.processes()) < 2:  # noqa: ASYNC110 - the server has no event for it
+        while len(server.processes()) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
         workers = server.processes().keys() - {server.process.pid}
         server.process.send_signal(signal.SIGTERM)

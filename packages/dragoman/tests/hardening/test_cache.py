@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
@@ -28,7 +28,9 @@ async def count_cached(client: httpx2.AsyncClient, key: str, **fields: Any) -> i
 async def test_prefix_cache_is_isolated_between_keys():
     models = build_models(Settings(), SystemClock())
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models, options=ServingOptions(api_key=("a", "b"))))
+    transport = httpx2.ASGITransport(
+        build_asgi_app(models, options=ServingOptions(api_key=("a", "b")))
+    )
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         assert await count_cached(client, "a") == 0
         assert await count_cached(client, "a") > 0

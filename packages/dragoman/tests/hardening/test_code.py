@@ -32,9 +32,9 @@ NEVER_IMPORTED = {
 }
 STARTS_PROCESSES = {
     "commands/launch.py",
-    "commands/connection.py",
+    "commands/local_server.py",
     "engines/llamacpp/process.py",
-    "workers/pool.py",
+    "isolation/worker_pool.py",
 }
 """Modules that start processes, only with their own arguments or those of the command
 line.

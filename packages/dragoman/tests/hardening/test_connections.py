@@ -30,12 +30,12 @@ async def test_body_below_minimum_rate_returns_408(kind: str) -> None:
         reader, writer = await wire.connect()
         writer.write(opening + (b"1;" if kind == "extension" else b""))
 
-        async def drip() -> None:
+        async def send_slowly() -> None:
             while True:
                 writer.write(drop)
                 await asyncio.sleep(SOON / 5)
 
-        dripping = asyncio.create_task(drip())
+        dripping = asyncio.create_task(send_slowly())
         async with asyncio.timeout(5):
             output = await reader.read(-1)
         dripping.cancel()
@@ -78,11 +78,11 @@ async def test_connections_over_limit_return_503() -> None:
     async with serving(stream, HttpLimits(connections=8, linger_timeout=SOON)) as wire:
         held = [await wire.connect() for _ in range(8)]
         async with asyncio.timeout(5):
-            [refused] = answers(await wire.ask())
+            [rejected] = answers(await wire.ask())
             assert (
-                refused.status,
-                refused.headers["retry-after"],
-                refused.headers["connection"],
+                rejected.status,
+                rejected.headers["retry-after"],
+                rejected.headers["connection"],
             ) == (
                 503,
                 "1",
@@ -118,7 +118,7 @@ async def test_connections_per_address_are_limited(monkeypatch: pytest.MonkeyPat
     def is_loopback(_: str) -> bool:
         return False
 
-    monkeypatch.setattr("dragoman.http.context.is_loopback", is_loopback)
+    monkeypatch.setattr("dragoman.http.server_context.is_loopback", is_loopback)
     async with serving(stream, HttpLimits(per_address=2, linger_timeout=SOON)) as wire:
         held = [await wire.connect() for _ in range(2)]
         async with asyncio.timeout(5):
@@ -175,7 +175,7 @@ async def test_disconnect_is_detected_after_several_polls(
             pass
         gone.set()
 
-    monkeypatch.setattr("dragoman.http.connection.has_disconnected", look)
+    monkeypatch.setattr("dragoman.http.server_connection.has_disconnected", look)
     async with serving(app, HttpLimits(peek=SOON)) as wire:
         _, writer = await wire.connect()
         writer.write(GET + b"x" * 100_000)

@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.pipeline.failing_engine import Clock, FailingEngine, never
-from tests.serving.harness import tokenizer
+from tests.pipeline.failing_engine import Clock, FailingEngine, sleep_forever
+from tests.serving.harness import load_tiny_tokenizer
 
 from dragoman.core.capabilities import Capabilities
 from dragoman.core.engine import Health
@@ -20,8 +20,10 @@ from dragoman.core.events import Event, Started, TextDelta
 from dragoman.core.request import GenerateRequest
 from dragoman.core.token_engine import OutputCallback, Scheduled, TokenRequest
 from dragoman.launch import build_models
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel, TokenBackend
-from dragoman.serving.app import create_app
+from dragoman.pipeline.engine_backends import EventBackend, TokenBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.serving.stream_keepalive import StreamTimeouts
@@ -44,12 +46,14 @@ ENDS = {
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_engine_death_mid_response_returns_error_and_recovers(path: str) -> None:
-    engine = FailingEngine(tokenizer())
+    engine = FailingEngine(load_tiny_tokenizer())
     clock = Clock()
-    models = Models([ServedModel("m", EventBackend(engine), 4096, 0)], clock=clock, sleep=never)
+    models = Models(
+        [ServedModel("m", EventBackend(engine), 4096, 0)], clock=clock, sleep=sleep_forever
+    )
     (place,) = models.slots
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models))
+    transport = httpx2.ASGITransport(build_asgi_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         ask = {"model": "m", **BODIES[path]}
         engine.die_at = 4
@@ -63,8 +67,8 @@ async def test_engine_death_mid_response_returns_error_and_recovers(path: str) -
         output = (await answer).content
         assert error in output
         assert success not in output
-        refused = await client.post(path, json=ask)
-        assert (refused.status_code in (503, 529), refused.headers["retry-after"]) == (True, "1")
+        rejected = await client.post(path, json=ask)
+        assert (rejected.status_code in (503, 529), rejected.headers["retry-after"]) == (True, "1")
 
         engine.die_at = None
         clock.now += 1
@@ -142,9 +146,9 @@ async def test_failed_engine_ignoring_stop_ends_all_clients(
     else:
         engine = UnstoppableEngine(kind)
         model = ServedModel("m", EventBackend(engine), 4096, 0)
-    models = Models([model], clock=Clock(), sleep=never)
+    models = Models([model], clock=Clock(), sleep=sleep_forever)
     (place,) = models.slots
-    app = create_app(
+    app = build_asgi_app(
         models, options=ServingOptions(timeouts=StreamTimeouts(headers=0.0, admitted_headers=0.0))
     )
     async with httpx2.AsyncClient(

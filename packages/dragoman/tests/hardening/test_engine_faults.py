@@ -42,8 +42,10 @@ from dragoman.engines import tiny
 from dragoman.engines.rollout_executor import RolloutSampling
 from dragoman.launch import build_models
 from dragoman.launch.plugin import build_executor_model, build_served_model
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel, TokenBackend
-from dragoman.serving.app import create_app
+from dragoman.pipeline.engine_backends import EventBackend, TokenBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
@@ -353,7 +355,7 @@ def models_that_fail() -> tuple[Models, Failing]:
 @asynccontextmanager
 async def server() -> AsyncGenerator[tuple[ASGIApp, Models, Failing]]:
     models, engine = models_that_fail()
-    app = create_app(
+    app = build_asgi_app(
         models,
         store=MemoryStore(),
         options=ServingOptions(request_timeout=TIMEOUT, max_background=2_000),

@@ -31,15 +31,11 @@ from dragoman.core.events import (
 from dragoman.core.request import GenerateRequest
 from dragoman.core.token_engine import Ended, OutputCallback, Scheduled, TokenRequest
 from dragoman.launch import build_models
-from dragoman.pipeline.model_registry import (
-    EmbedderBackend,
-    EventBackend,
-    Models,
-    ServedModel,
-    TokenBackend,
-)
+from dragoman.pipeline.engine_backends import EmbedderBackend, EventBackend, TokenBackend
+from dragoman.pipeline.model_registry import Models
 from dragoman.pipeline.request_queue import RequestQueue
-from dragoman.serving.app import create_app
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
@@ -150,7 +146,7 @@ async def serving(kind: str, keys: tuple[str, ...] = (GREEDY, MODEST)) -> AsyncG
             model = ServedModel(
                 "e", EmbedderBackend(engine, tiny.backend.tokenizer), 64, 0, encoding_queue=queue
             )
-    app = create_app(Models([model]), options=ServingOptions(api_key=keys))
+    app = build_asgi_app(Models([model]), options=ServingOptions(api_key=keys))
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(app), base_url="http://localhost"
     ) as client:
@@ -178,11 +174,12 @@ async def test_key_within_share_is_admitted_during_flood_by_other_key(
         statuses = [task.result().status_code for task in modest]
         assert statuses == [200] * 20
         assert all(b"error" not in task.result().content for task in modest)
-        refused = [task.result() for task in flood if task.result().status_code != 200]
+        rejected = [task.result() for task in flood if task.result().status_code != 200]
         assert all(
-            answer.status_code == 503 and answer.headers["retry-after"] == "1" for answer in refused
+            answer.status_code == 503 and answer.headers["retry-after"] == "1"
+            for answer in rejected
         )
-        assert len(flood) - len(refused) >= 40
+        assert len(flood) - len(rejected) >= 40
 
 
 async def test_single_key_uses_one_queue() -> None:
@@ -206,8 +203,8 @@ async def test_queue_limits_hold_for_engines_without_queue(kind: str) -> None:
         requests = [server.ask("") for _ in range(most + 5)]
         await server.settle()
         assert server.engine.most == (SLOTS if kind == "events" else WAITING)
-        refused = [task.result() for task in requests if task.done()]
-        assert [answer.status_code for answer in refused] == [503] * 5
+        rejected = [task.result() for task in requests if task.done()]
+        assert [answer.status_code for answer in rejected] == [503] * 5
         while not all(task.done() for task in requests):
             server.engine.step()
             await server.settle()

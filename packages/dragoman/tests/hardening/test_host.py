@@ -8,7 +8,7 @@ from starlette.datastructures import Headers
 
 from dragoman.core.errors import MisdirectedRequest, RequestError
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.host_header import build_allowed_hosts, check_host
 from dragoman.settings import Settings
@@ -72,7 +72,7 @@ async def test_pause_route_cross_site_request_is_rejected(origin: str | None, st
     models = build_models(Settings(model="tiny"), SystemClock())
     await models.start()
     async with httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(create_app(models)), base_url="http://localhost"
+        transport=httpx2.ASGITransport(build_asgi_app(models)), base_url="http://localhost"
     ) as http:
         answer = await http.post("/pause", headers={} if origin is None else {"origin": origin})
         assert answer.status_code == status

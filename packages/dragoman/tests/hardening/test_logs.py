@@ -31,8 +31,8 @@ async def raw(server: ServerHarness, path: str, **headers: str) -> list[tuple[by
     async def receive() -> Message:
         return {"type": "http.request", "body": b"{}", "more_body": False}
 
-    given = {name.replace("_", "-"): value for name, value in headers.items()}
-    await server.app(scope(path, given), receive, send)
+    header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    await server.app(scope(path, header_fields), receive, send)
     return head
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
@@ -141,7 +141,7 @@ class Server:
         self._loop = asyncio.new_event_loop()
         self._models = build_models(Settings(max_model_len=64), SystemClock())
         self._loop.run_until_complete(self._models.start())
-        transport = httpx2.ASGITransport(create_app(self._models))
+        transport = httpx2.ASGITransport(build_asgi_app(self._models))
         self._client = httpx2.AsyncClient(transport=transport, base_url="http://localhost")
 
     def post(self, path: str, body: bytes) -> httpx2.Response:

@@ -19,14 +19,15 @@ from dragoman.core.errors import QueueFull
 from dragoman.core.events import FinishReason
 from dragoman.core.token_engine import Ended, OutputCallback, Scheduled, TokenRequest
 from dragoman.launch import build_models
-from dragoman.pipeline.model_registry import Models, TokenBackend
+from dragoman.pipeline.engine_backends import TokenBackend
+from dragoman.pipeline.model_registry import Models
 from dragoman.pipeline.request_queue import RequestQueue
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
 
-class Slow:
+class ManualEngine:
     """An engine that starts and ends requests on demand, up to a limit.
 
     add_calls: number of calls of `add`.
@@ -68,7 +69,7 @@ class Slow:
 
 @dataclass
 class OverloadedServer:
-    engine: Slow
+    engine: ManualEngine
     queue: RequestQueue
     client: httpx2.AsyncClient
 
@@ -94,10 +95,10 @@ async def overloaded_server(
 ) -> AsyncGenerator[OverloadedServer]:
     (tiny,) = build_models(Settings(), SystemClock())
     assert isinstance(tiny.backend, TokenBackend)
-    engine = Slow(requests, tiny.capabilities)
+    engine = ManualEngine(requests, tiny.capabilities)
     queue = RequestQueue(max_tokens=tokens)
     models = Models([replace(tiny, backend=replace(tiny.backend, engine=engine), queue=queue)])
-    transport = httpx2.ASGITransport(create_app(models))
+    transport = httpx2.ASGITransport(build_asgi_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield OverloadedServer(engine, queue, client)
 

@@ -17,8 +17,8 @@ import pytest
 from starlette.types import ASGIApp
 from tests.fuzz.exchange import Request, Response, send_request
 from tests.fuzz.judge import check_response
-from tests.pipeline.failing_engine import Clock, never
-from tests.serving.harness import tokenizer
+from tests.pipeline.failing_engine import Clock, sleep_forever
+from tests.serving.harness import load_tiny_tokenizer
 
 from dragoman.core.encoder_requests import EmbeddingInfo, Embeddings, EmbedRequest
 from dragoman.core.engine import Health
@@ -31,8 +31,10 @@ from dragoman.core.events import (
     TextDelta,
     Usage,
 )
-from dragoman.pipeline.model_registry import EmbedderBackend, EventBackend, Models, ServedModel
-from dragoman.serving.app import create_app
+from dragoman.pipeline.engine_backends import EmbedderBackend, EventBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.serving.stream_keepalive import StreamTimeouts
 from dragoman_check.rules.responses import check_stream
@@ -44,7 +46,7 @@ CHAT = "/v1/chat/completions"
 
 def app_of(options: ServingOptions) -> tuple[ASGIApp, Failing]:
     engine = Failing()
-    return create_app(
+    return build_asgi_app(
         Models([ServedModel("e", EventBackend(engine), 4096, 0)]), options=options
     ), engine
 
@@ -95,8 +97,10 @@ async def test_timeout_header_invalid_value_returns_400(value: str) -> None:
 async def test_health_returns_503_when_running_requests_stall() -> None:
     clock = Clock()
     engine = Failing()
-    models = Models([ServedModel("e", EventBackend(engine), 4096, 0)], clock=clock, sleep=never)
-    app = create_app(models, options=ServingOptions(progress_timeout=30.0))
+    models = Models(
+        [ServedModel("e", EventBackend(engine), 4096, 0)], clock=clock, sleep=sleep_forever
+    )
+    app = build_asgi_app(models, options=ServingOptions(progress_timeout=30.0))
     (place,) = models.slots
 
     async def health() -> int:
@@ -122,7 +126,7 @@ async def test_health_returns_503_when_running_requests_stall() -> None:
     assert await health() == 200
 
 
-class Delayed(Failing):
+class DelayedEngine(Failing):
     """An engine that answers after this number of iterations of the event loop."""
 
     def __init__(self, turns: int) -> None:
@@ -144,8 +148,8 @@ class Delayed(Failing):
 @asynccontextmanager
 async def impatient(turns: int) -> AsyncGenerator[ASGIApp]:
     options = ServingOptions(timeouts=StreamTimeouts(headers=0.0, admitted_headers=0.0))
-    yield create_app(
-        Models([ServedModel("e", EventBackend(Delayed(turns)), 4096, 0)]), options=options
+    yield build_asgi_app(
+        Models([ServedModel("e", EventBackend(DelayedEngine(turns)), 4096, 0)]), options=options
     )
 
 
@@ -198,8 +202,8 @@ EMBEDDING_BODIES = {
 @pytest.mark.parametrize("path", EMBEDDING_BODIES)
 async def test_embeddings_and_scores_after_deadline_return_504(path: str, by_header: bool) -> None:
     engine = HangingEmbedder()
-    model = ServedModel("e", EmbedderBackend(engine, tokenizer()), 64, 0)
-    app = create_app(
+    model = ServedModel("e", EmbedderBackend(engine, load_tiny_tokenizer()), 64, 0)
+    app = build_asgi_app(
         Models([model]), options=ServingOptions(request_timeout=None if by_header else 0.05)
     )
     headers = {

@@ -12,7 +12,7 @@ import httpx2
 import pytest_asyncio
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
@@ -47,7 +47,7 @@ WRONG: list[dict[str, Any]] = [
 async def client() -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(Settings(), SystemClock())
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models))
+    transport = httpx2.ASGITransport(build_asgi_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http_client:
         yield http_client
     await models.stop()

@@ -35,12 +35,12 @@ async def test_headers_sent_bytewise_do_not_extend_timeout() -> None:
     async with serving(echo, HttpLimits(head_timeout=0.1)) as wire:
         reader, writer = await wire.connect()
 
-        async def drip() -> None:
+        async def send_slowly() -> None:
             for byte in GET[:-1] * 1000:
                 writer.write(bytes([byte]))
                 await asyncio.sleep(0.01)  # it is what this is about
 
-        dripping = asyncio.create_task(drip())
+        dripping = asyncio.create_task(send_slowly())
         output = await reader.read(-1)
         dripping.cancel()
         writer.close()
@@ -65,7 +65,7 @@ async def test_missing_body_returns_408_and_notifies_application() -> None:
 
     async with serving(app, HttpLimits(body=SOON)) as wire:
         output = await wire.ask(POST)
-        await wire.over()
+        await wire.wait_until_closed()
     assert [each.status for each in answers(output)] == [408]
     assert messages == ["http.request", "http.disconnect"]
 
@@ -115,7 +115,7 @@ async def test_client_not_reading_response_is_disconnected() -> None:
         writer.write(GET)
         await reader.readuntil(b"\r\n\r\n")
         await gone.wait()
-        await wire.over()
+        await wire.wait_until_closed()
         writer.close()
 
 

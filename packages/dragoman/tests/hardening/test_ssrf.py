@@ -20,7 +20,7 @@ from tests.pictures import PIXEL
 PUBLIC = "93.184.215.14"
 
 
-class Web:
+class FakeNetwork:
     """A fake network.
 
     Names have lists of addresses, one per resolution; responses are found by path;
@@ -59,7 +59,7 @@ def redirect(to: str) -> httpx2.Response:
     return httpx2.Response(302, headers={"location": to})
 
 
-async def refusal(web: Web, url: str, *hosts: str) -> RequestError:
+async def fetch_error(web: FakeNetwork, url: str, *hosts: str) -> RequestError:
     with pytest.raises(RequestError) as error:
         await web.fetcher(*hosts).fetch(url, "here")
     assert error.value.param == "here"
@@ -67,7 +67,7 @@ async def refusal(web: Web, url: str, *hosts: str) -> RequestError:
 
 
 async def test_fetch_public_host_connects_to_checked_address():
-    web = Web({"pictures.example": [[PUBLIC]]})
+    web = FakeNetwork({"pictures.example": [[PUBLIC]]})
     assert await web.fetcher().fetch("https://pictures.example/a.png?b#c", "here") == PIXEL
     (request,) = web.requests
     assert str(request.url) == f"https://{PUBLIC}/a.png?b"
@@ -114,10 +114,10 @@ async def test_fetch_public_host_connects_to_checked_address():
 )
 async def test_fetch_non_public_address_is_rejected(address: str):
     assert not is_public(ip_address(address))
-    web = Web({"sly.example": [[address]], "half.example": [[PUBLIC, address]]})
+    web = FakeNetwork({"sly.example": [[address]], "half.example": [[PUBLIC, address]]})
     literal = f"[{address}]" if ":" in address else address
     for host in ("sly.example", "half.example", literal):
-        assert (await refusal(web, f"http://{host}/")).code == "invalid_image_url"
+        assert (await fetch_error(web, f"http://{host}/")).code == "invalid_image_url"
     assert web.requests == []
 
 
@@ -125,7 +125,7 @@ async def test_fetch_resolves_host_name_once():
     """DNS rebinding: the name has a public address when it is checked, and a private
     one when it is connected to.
     """
-    web = Web({"sly.example": [[PUBLIC], ["127.0.0.1"]]})
+    web = FakeNetwork({"sly.example": [[PUBLIC], ["127.0.0.1"]]})
     await web.fetcher().fetch("http://sly.example/", "here")
     assert web.requests[0].url.host == PUBLIC
 
@@ -141,19 +141,19 @@ async def test_fetch_resolves_host_name_once():
     ],
 )
 async def test_fetch_redirect_target_is_checked_again(location: str):
-    web = Web(
+    web = FakeNetwork(
         {"a.example": [[PUBLIC]], "inner.example": [["10.0.0.1"]]}, {"/a": redirect(location)}
     )
-    assert (await refusal(web, "http://a.example/a")).code == "invalid_image_url"
+    assert (await fetch_error(web, "http://a.example/a")).code == "invalid_image_url"
     assert [request.url.path for request in web.requests] == ["/a"]
 
 
 async def test_fetch_follows_redirects_up_to_limit():
     names = {"a.example": [[PUBLIC]]}
-    web = Web(names, {"/a": redirect("/b"), "/b": redirect("http://a.example/c")})
+    web = FakeNetwork(names, {"/a": redirect("/b"), "/b": redirect("http://a.example/c")})
     assert await web.fetcher().fetch("http://a.example/a", "here") == PIXEL
-    web = Web(names, {"/a": redirect("/a")})
-    assert (await refusal(web, "http://a.example/a")).code == "failed_to_download_image"
+    web = FakeNetwork(names, {"/a": redirect("/a")})
+    assert (await fetch_error(web, "http://a.example/a")).code == "failed_to_download_image"
     assert len(web.requests) == 4
 
 
@@ -168,13 +168,13 @@ async def test_fetch_follows_redirects_up_to_limit():
     ],
 )
 async def test_fetch_unsupported_url_is_rejected(url: str):
-    web = Web({"a.example": [[PUBLIC]]})
-    assert (await refusal(web, url)).code == "invalid_image_url"
+    web = FakeNetwork({"a.example": [[PUBLIC]]})
+    assert (await fetch_error(web, url)).code == "invalid_image_url"
     assert web.requests == []
 
 
 async def test_fetch_allowed_hosts_list_is_enforced():
-    web = Web(
+    web = FakeNetwork(
         {name: [[PUBLIC]] for name in ("a.example", "b.a.example", "evil.example", "xa.example")}
     )
     for host in ("a.example", "b.a.example", "A.EXAMPLE"):
@@ -183,7 +183,7 @@ async def test_fetch_allowed_hosts_list_is_enforced():
         )
     for host in ("evil.example", "xa.example", "a.example.evil.example"):
         assert (
-            await refusal(web, f"http://{host}/", "a.example", "*.a.example")
+            await fetch_error(web, f"http://{host}/", "a.example", "*.a.example")
         ).code == "invalid_image_url"
 
 
@@ -197,8 +197,8 @@ async def test_fetch_enforces_size_and_time_limits():
         await asyncio.Event().wait()
         raise AssertionError
 
-    web = Web({"a.example": [[PUBLIC]]}, {"/": httpx2.Response(200, content=endless())})
-    error = await refusal(web, "http://a.example/")
+    web = FakeNetwork({"a.example": [[PUBLIC]]}, {"/": httpx2.Response(200, content=endless())})
+    error = await fetch_error(web, "http://a.example/")
     assert (error.code, str(MAX_BYTES) in error.message) == ("image_too_large", True)
     slow = Fetcher(resolve=web.resolve, timeout=0.01, transport=httpx2.MockTransport(silent))
     with pytest.raises(RequestError, match="could not be fetched"):
@@ -207,8 +207,8 @@ async def test_fetch_enforces_size_and_time_limits():
 
 @pytest.mark.parametrize(("status", "headers"), [(404, {}), (200, {"content-encoding": "gzip"})])
 async def test_fetch_unusable_response_raises_request_error(status: int, headers: dict[str, str]):
-    web = Web({"a.example": [[PUBLIC]]}, {"/": answer(status, **headers)})
-    assert (await refusal(web, "http://a.example/")).code == "failed_to_download_image"
+    web = FakeNetwork({"a.example": [[PUBLIC]]}, {"/": answer(status, **headers)})
+    assert (await fetch_error(web, "http://a.example/")).code == "failed_to_download_image"
 
 
 async def test_fetch_unresolvable_host_raises_request_error():

@@ -19,12 +19,14 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.serving.harness import tokenizer
+from tests.serving.harness import load_tiny_tokenizer
 
 from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry, Wait
 from dragoman.launch import Server, ShutdownConfig, build_uvicorn_config
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
-from dragoman.serving.app import create_app
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.app import build_asgi_app
 from dragoman.settings import Settings
 
 HI = [{"role": "user", "content": "hi"}]
@@ -51,10 +53,12 @@ class Stopped:
     def __init__(self, shutdown: ShutdownConfig) -> None:
         self.go_on = asyncio.Event()
         script = Script((ScriptEntry((Say("One "), Wait(1.0), Say("two.")), repeat=True),))
-        self.engine = ScriptedEngine(script, tokenizer=tokenizer(), sleep=self._wait)
-        self.models = Models([ServedModel("m", EventBackend(self.engine, tokenizer()), 4096, 1)])
+        self.engine = ScriptedEngine(script, tokenizer=load_tiny_tokenizer(), sleep=self._wait)
+        self.models = Models(
+            [ServedModel("m", EventBackend(self.engine, load_tiny_tokenizer()), 4096, 1)]
+        )
         self.server = Server(
-            build_uvicorn_config(create_app(self.models), Settings()),
+            build_uvicorn_config(build_asgi_app(self.models), Settings()),
             self.models,
             shutdown_config=shutdown,
         )
@@ -106,14 +110,14 @@ async def test_draining_finishes_running_requests_and_rejects_new_ones():
             health = await client.get("/health")
             assert (health.status_code, health.headers["connection"]) == (503, "close")
             for path, body in BODIES.items():
-                refused = await client.post(path, json={"model": "m", **body})
+                rejected = await client.post(path, json={"model": "m", **body})
                 anthropic = path == "/v1/messages"
-                assert refused.status_code == (529 if anthropic else 503)
-                assert (refused.headers["retry-after"], refused.headers["connection"]) == (
+                assert rejected.status_code == (529 if anthropic else 503)
+                assert (rejected.headers["retry-after"], rejected.headers["connection"]) == (
                     "1",
                     "close",
                 )
-                error = refused.json()
+                error = rejected.json()
                 assert error.get("type") == ("error" if anthropic else None)
                 assert "shutting down" in error["error"]["message"]
         assert server.engine.num_running == 1

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
@@ -35,7 +35,7 @@ ESCAPES = [
 async def serve(settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(settings, SystemClock())
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models))
+    transport = httpx2.ASGITransport(build_asgi_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
     await models.stop()

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.serving.background_server import working
+from tests.serving.background_server import run_background_server
 
 from dragoman.serving.clock import RandomIdGenerator
 from dragoman.serving.serving_options import ServingOptions
@@ -52,7 +52,7 @@ async def ask(client: httpx2.AsyncClient, method: str, path: str, key: str) -> t
 
 @pytest.mark.parametrize("kind", BODIES)
 async def test_foreign_object_id_returns_same_404_as_missing_id(kind: str):
-    async with working(options=KEYS) as server, server.http() as client:
+    async with run_background_server(options=KEYS) as server, server.http() as client:
         path, body = BODIES[kind]
         created = (await client.post(path, json=body, headers={"authorization": "Bearer a"})).json()
         absent = created["id"][:-16] + "0" * 16
@@ -90,7 +90,7 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE)
 async def test_client_text_is_never_executed_as_sql(text: str, tmp_path: Path):
     async with (
-        working(options=KEYS, store=SqliteStore(tmp_path / "store.db")) as server,
+        run_background_server(options=KEYS, store=SqliteStore(tmp_path / "store.db")) as server,
         server.http() as client,
     ):
         key = {"authorization": "Bearer a"}

@@ -29,8 +29,10 @@ FIELDS = {
 
 
 def head(method: str = "GET", version: str = "1.1", **fields: str | None) -> bytes:
-    given = {**FIELDS, **{name.replace("_", "-"): value for name, value in fields.items()}}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in given.items() if value is not None)
+    header_fields = {**FIELDS, **{name.replace("_", "-"): value for name, value in fields.items()}}
+    lines = "".join(
+        f"{name}: {value}\r\n" for name, value in header_fields.items() if value is not None
+    )
     return f"{method} /v1/responses HTTP/{version}\r\n{lines}\r\n".encode()
 
 

@@ -44,8 +44,9 @@ DIFFERENT = {
     "a tunnel": (b"CONNECT other:80 " + HEAD + b"\r\n", 405, 400),
     "an older HTTP": (b"GET / HTTP/0.9\r\n\r\n", 505, 200),
     "a newer HTTP": (b"GET / HTTP/2.0\r\n" + LAST, 505, 200),
-    "another coding": (b"POST / " + HEAD + b"transfer-encoding: gzip, chunked\r\n" + LAST + HELLO, 501, 200),
-    "chunks that HTTP/1.0 does not have": (b"POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n" + HELLO, 400, 200),
+    "another coding": (b"POST / " + HEAD + b"transfer-encoding: gzip, chunked\r\n" + LAST + HELLO,
+    501, 200),
+    "chunks that HTTP/1.0 does not have": (b"POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n" + HELLO, 400, 200),  # noqa: E501
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from dragoman.http.wakeup import Wakeup
 CLOSE = b"GET / " + HEAD + b"connection: close\r\n\r\n"
 
 
-def came(answer: Answer) -> Any:
+def parse_echo(answer: Answer) -> Any:
     assert answer.status == 200, answer
     return json.loads(answer.body)
 
@@ -46,7 +46,7 @@ async def test_request_reaches_application_unchanged() -> None:
             b"PUT /a%20b/%C3%A9?q=%20&r HTTP/1.1\r\nHost: h\r\nX-Odd:  v \r\nConnection: close\r\n"
             b"Content-Length: 3\r\n\r\nabc"
         )
-    assert came(*answers(output)) == [
+    assert parse_echo(*answers(output)) == [
         "PUT",
         "/a%20b/%C3%A9",
         "q=%20&r",
@@ -95,7 +95,7 @@ async def test_stream_is_chunked_and_connection_is_reused() -> None:
 async def test_pipelined_requests_are_answered_in_order() -> None:
     async with serving(echo, HttpLimits(max_buffered_bytes=100)) as wire:
         output = await wire.ask(b"".join(post(b"%d" % number) for number in range(50)) + CLOSE)
-    assert [came(answer)[-1] for answer in answers(output)] == [*map(str, range(50)), ""]
+    assert [parse_echo(answer)[-1] for answer in answers(output)] == [*map(str, range(50)), ""]
 
 
 async def test_chunked_request_body_is_received_completely() -> None:
@@ -104,7 +104,7 @@ async def test_chunked_request_body_is_received_completely() -> None:
         output = await wire.ask(
             head + b"3;x=y\r\nabc\r\n00a\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\n" + CLOSE
         )
-    assert [came(answer)[-1] for answer in answers(output)] == ["abc0123456789", ""]
+    assert [parse_echo(answer)[-1] for answer in answers(output)] == ["abc0123456789", ""]
 
 
 async def test_http_1_0_response_is_unchunked_and_closes_connection() -> None:
@@ -142,7 +142,7 @@ async def test_expect_100_continue_is_answered_when_the_body_is_read() -> None:
         writer.write(b"abc" + CLOSE)
         output = await reader.read(-1)
         writer.close()
-    assert came(answers(output)[0])[-1] == "abc"
+    assert parse_echo(answers(output)[0])[-1] == "abc"
 
 
 async def test_response_without_100_continue_closes_connection() -> None:
@@ -213,7 +213,7 @@ async def test_application_not_reading_applies_backpressure_to_client() -> None:
         go.set()
         [answer] = answers(await reader.read(-1))
         writer.close()
-    assert len(came(answer)[-1]) == 20_000_000
+    assert len(parse_echo(answer)[-1]) == 20_000_000
 
 
 @pytest.mark.parametrize("messages", [(), (start(),), (start(), piece(b"x", more=True))])
@@ -322,7 +322,7 @@ async def test_finished_application_cannot_access_next_request() -> None:
 
     async with serving(app) as wire:
         output = await wire.ask(b"GET /first " + HEAD + b"\r\n", CLOSE)
-        await wire.over()
+        await wire.wait_until_closed()
     assert [answer.body for answer in answers(output)] == [b"data: 1\n\ndata: 2\n\n"] * 2
     assert messages == ["http.disconnect", RuntimeError]
 
@@ -338,7 +338,7 @@ async def test_finished_requests_leave_no_tasks_or_cyclic_garbage() -> None:
                 chunked = b"POST / " + HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n"
                 await wire.ask(post(b"abc"), chunked, GET, CLOSE)
                 await wire.ask(b"nonsense\r\n\r\n")
-            await wire.over()
+            await wire.wait_until_closed()
             assert wire.state.total_requests == 200
             assert len(asyncio.all_tasks()) <= before
             await asyncio.sleep(0)
@@ -395,7 +395,7 @@ async def test_upgrade_to_unknown_protocol_is_ignored() -> None:
     """Java's client requests h2c with every request, and sends its body anyway."""
     async with serving(echo) as wire:
         output = await wire.ask(post(b"abc", b"connection: upgrade, close", b"upgrade: h2c"))
-    assert came(*answers(output))[-1] == "abc"
+    assert parse_echo(*answers(output))[-1] == "abc"
 
 
 async def test_request_body_is_streamed_to_application() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dragoman.http.server_connection import Deadlines
 
 
-class Clockwork(asyncio.AbstractEventLoop):
+class VirtualTimerLoop(asyncio.AbstractEventLoop):
     """The part of an event loop that timers need, with a virtual clock."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Clockwork(asyncio.AbstractEventLoop):
 
 
 def test_deadline_fires_on_time_unless_cancelled() -> None:
-    loop = Clockwork()
+    loop = VirtualTimerLoop()
     late = list[tuple[str, float]]()
     deadlines = Deadlines[str](loop, 10, lambda who: late.append((who, loop.now)))
     deadlines.start("a")
@@ -62,7 +62,7 @@ def test_deadline_fires_on_time_unless_cancelled() -> None:
 
 
 def test_deadline_callback_may_cancel_and_restart_deadlines() -> None:
-    loop = Clockwork()
+    loop = VirtualTimerLoop()
     late = list[str]()
 
     def is_late(who: str) -> None:
@@ -80,7 +80,7 @@ def test_deadline_callback_may_cancel_and_restart_deadlines() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from("abcd"), st.booleans()), max_size=40))
 def test_deadlines_behave_like_individual_timers(steps: list[tuple[int, str, bool]]) -> None:
-    loop = Clockwork()
+    loop = VirtualTimerLoop()
     late = set[tuple[str, float]]()
     due = dict[str, float]()
     deadlines = Deadlines[str](loop, 7, lambda who: late.add((who, loop.now)))

@@ -26,11 +26,11 @@ class Notifications:
 
     def __init__(self) -> None:
         self.times = 0
-        self.came = asyncio.Event()
+        self.received = asyncio.Event()
 
     def __call__(self) -> None:
         self.times += 1
-        self.came.set()
+        self.received.set()
 
 
 async def test_disconnect_is_reported_once_without_pending_receive() -> None:
@@ -42,7 +42,7 @@ async def test_disconnect_is_reported_once_without_pending_receive() -> None:
         assert watch is not None
         watch(notifications)
         begun.set()
-        await notifications.came.wait()
+        await notifications.received.wait()
         await send(start())
 
     async with serving(app) as wire:
@@ -50,8 +50,8 @@ async def test_disconnect_is_reported_once_without_pending_receive() -> None:
         writer.write(GET)
         await begun.wait()
         writer.close()
-        await notifications.came.wait()
-        await wire.over()
+        await notifications.received.wait()
+        await wire.wait_until_closed()
     assert notifications.times == 1
 
 
@@ -64,14 +64,14 @@ async def test_disconnect_is_detected_behind_pipelined_requests() -> None:
         watch(notifications)
         await send(start())
         await send(piece(b"begun", more=True))
-        await notifications.came.wait()
+        await notifications.received.wait()
 
     async with serving(app) as wire:
         reader, writer = await wire.connect()
         writer.write(GET * 3)
         await reader.readuntil(b"begun")
         writer.close()
-        await notifications.came.wait()
+        await notifications.received.wait()
 
 
 async def test_disconnect_after_response_or_unwatch_is_not_reported() -> None:
@@ -100,7 +100,7 @@ async def test_disconnect_after_response_or_unwatch_is_not_reported() -> None:
         writer.write(b"GET /last " + HEAD + b"\r\n")
         await last.wait()
         writer.close()
-        await wire.over()
+        await wire.wait_until_closed()
         await asyncio.sleep(0)
         assert notifications.times == 0
         callbacks[0](notifications)
@@ -108,7 +108,7 @@ async def test_disconnect_after_response_or_unwatch_is_not_reported() -> None:
         assert notifications.times == 0
         # A late receive still gets the disconnect, unless the response was complete.
         callbacks[1](notifications)
-        await notifications.came.wait()
+        await notifications.received.wait()
     assert notifications.times == 1
 
 
@@ -126,5 +126,5 @@ async def test_half_closed_connection_counts_as_disconnect() -> None:
         writer.write_eof()
         assert await reader.read(-1) == b""
         writer.close()
-        await wire.over()
+        await wire.wait_until_closed()
     assert messages == ["http.request", "http.disconnect"]

@@ -17,7 +17,7 @@ from dragoman.http.limits import HttpLimits
 from dragoman.http.server_connection import Http11ProtocolFactory
 
 
-class Memory(asyncio.Transport):
+class MemoryTransport(asyncio.Transport):
     """A transport in memory."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Memory(asyncio.Transport):
         self._closed = True
 
 
-async def talk(packets: list[bytes]) -> tuple[bytes, bool]:
+async def exchange(packets: list[bytes]) -> tuple[bytes, bool]:
     """Return the written bytes, and whether the connection was closed."""
     state = ServerState()
     config = uvicorn.Config(
@@ -65,7 +65,7 @@ async def talk(packets: list[bytes]) -> tuple[bytes, bool]:
     connection = Http11ProtocolFactory(HttpLimits(max_buffered_bytes=40, max_head_bytes=1000))(
         config, state, {}
     )
-    memory = Memory()
+    memory = MemoryTransport()
     connection.connection_made(memory)
     for packet in packets:
         while not memory.is_reading() and not memory.is_closing():  # noqa: ASYNC110 - a transport has no event for it
@@ -128,8 +128,8 @@ def test_requests_split_into_any_packets_get_same_responses(
     packets = [
         stream[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True)
     ]
-    whole = asyncio.run(talk([stream]))
-    assert asyncio.run(talk([packet for packet in packets if packet])) == whole
-    assert asyncio.run(talk([bytes([byte]) for byte in stream])) == whole
-    assert whole[0].count(b"HTTP/1.1 200") == len(requests) + end.count(b"/never")
-    assert whole[1] == bool(end)
+    full = asyncio.run(exchange([stream]))
+    assert asyncio.run(exchange([packet for packet in packets if packet])) == full
+    assert asyncio.run(exchange([bytes([byte]) for byte in stream])) == full
+    assert full[0].count(b"HTTP/1.1 200") == len(requests) + end.count(b"/never")
+    assert full[1] == bool(end)

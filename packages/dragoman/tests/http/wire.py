@@ -45,7 +45,7 @@ class Wire(NamedTuple):
         writer.close()
         return output
 
-    async def over(self) -> None:
+    async def wait_until_closed(self) -> None:
         """Wait until there are no connections and tasks. The test's own timeout limits
         the wait.
         """
@@ -70,7 +70,8 @@ async def serving(
     """
     make: Any = HttpToolsProtocol if theirs else Http11ProtocolFactory(limits)
     config = uvicorn.Config(
-        app, http=make, log_config=None, log_level="critical", lifespan="off", proxy_headers=False, access_log=False,
+        app, http=make, log_config=None, log_level="critical", lifespan="off", proxy_headers=False,
+        access_log=False,
         timeout_keep_alive=cast(int, idle), **options,
     )  # fmt: skip
     config.load()
@@ -89,7 +90,7 @@ async def serving(
             one.shutdown()
         for task in list(state.tasks):
             task.cancel()
-        await wire.over()
+        await wire.wait_until_closed()
 
 
 async def body_of(receive: Receive) -> bytes:
@@ -116,14 +117,14 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     headers = [
         [name.decode("latin-1"), value.decode("latin-1")] for name, value in scope["headers"]
     ]
-    came = [
+    received = [
         scope["method"],
         scope["raw_path"].decode(),
         scope["query_string"].decode(),
         headers,
         body.decode("latin-1"),
     ]
-    payload = json.dumps(came).encode()
+    payload = json.dumps(received).encode()
     await send(start(200, (b"content-length", str(len(payload)).encode())))
     await send(piece(payload))
 

@@ -22,8 +22,9 @@ from tests.serving.harness import scope
 from dragoman.core.errors import EngineError, NotFound, RequestError
 from dragoman.launch import build_models
 from dragoman.launch.hub_models import HubPuller
-from dragoman.pipeline.model_registry import Models, ModelState
-from dragoman.serving.app import create_app
+from dragoman.pipeline.model_lifecycle import ModelState
+from dragoman.pipeline.model_registry import Models
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.model_downloads import ModelDownloads
 from dragoman.serving.serving_options import ServingOptions
@@ -48,7 +49,7 @@ async def serve() -> AsyncGenerator[AdminClient]:
     settings = load_settings({"models": ENTRIES}, {})
     models = build_models(settings, SystemClock())
     options = ServingOptions(api_key=("user",), admin_api_key=("admin",))
-    app = create_app(models, options=options, puller=HubPuller(settings))
+    app = build_asgi_app(models, options=options, puller=HubPuller(settings))
     await models.start()
     try:
         async with AdminClient(app) as client:
@@ -89,8 +90,8 @@ async def test_models_load_reports_progress_and_unload_succeeds(hub: HubStub):
         }
         assert (await client.get("/models")).json()["data"][1]["status"] == {"value": "unloaded"}
         assert (await client.post("/models/unload", json={"model": "b"})).status_code == 400
-        refused = await client.post("/models/unload", json={"model": "a"})
-        assert refused.json()["error"]["message"] == "The model `a` is pinned: it stays loaded."
+        rejected = await client.post("/models/unload", json={"model": "a"})
+        assert rejected.json()["error"]["message"] == "The model `a` is pinned: it stays loaded."
         assert (await client.post("/models/load", json={"model": "b"})).json() == {"success": True}
 
 
@@ -309,9 +310,9 @@ async def test_models_post_and_delete_reject_invalid_requests():
 
 async def test_models_post_without_downloads_returns_404():
     models = build_models(Settings(model="scripted"), SystemClock())
-    async with AdminClient(create_app(models)) as client:
-        refused = await client.post("/models", json={"model": GGUF})
-        assert (refused.status_code, refused.json()["error"]["code"]) == (
+    async with AdminClient(build_asgi_app(models)) as client:
+        rejected = await client.post("/models", json={"model": GGUF})
+        assert (rejected.status_code, rejected.json()["error"]["code"]) == (
             404,
             "unsupported_endpoint",
         )
@@ -340,7 +341,9 @@ async def test_hub_puller_reports_errors_and_can_be_closed(hub: HubStub):
 async def watch() -> AsyncGenerator[tuple[Models, Connection]]:
     entries = '{"a": "tiny", "b": {"model": "tiny", "ttl": 600}}'
     models = build_models(load_settings({"models": entries}, {}), SystemClock())
-    app = create_app(models, options=ServingOptions(api_key=("user",), admin_api_key=("admin",)))
+    app = build_asgi_app(
+        models, options=ServingOptions(api_key=("user",), admin_api_key=("admin",))
+    )
     await models.start()
     try:
         yield models, Connection(app)

@@ -48,7 +48,8 @@ def only_llamacpp(monkeypatch: pytest.MonkeyPatch) -> None:
             else importlib.util.find_spec(name)
         )
 
-    monkeypatch.setattr("dragoman.launch.local_models.find_spec", find_spec)
+    monkeypatch.setattr("dragoman.launch.architecture_check.find_spec", find_spec)
+    monkeypatch.setattr("dragoman.launch.engine_choice.find_spec", find_spec)
 
 
 def prepare(model: str) -> PreparedModel:

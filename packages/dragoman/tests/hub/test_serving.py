@@ -20,7 +20,7 @@ from tests.hub.stub import HubStub
 
 from dragoman.launch import build_models, build_serving_options
 from dragoman.pipeline.model_registry import Models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError, load_settings
 
@@ -35,14 +35,17 @@ ASK: dict[str, Any] = {
 def core_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_spec(_: str) -> None: ...
 
-    monkeypatch.setattr("dragoman.launch.local_models.find_spec", find_spec)
-    monkeypatch.setattr("dragoman.hub.repository.find_spec", find_spec)
+    monkeypatch.setattr("dragoman.launch.architecture_check.find_spec", find_spec)
+    monkeypatch.setattr("dragoman.launch.engine_choice.find_spec", find_spec)
+    monkeypatch.setattr("dragoman.hub.modelscope.find_spec", find_spec)
 
 
 @asynccontextmanager
 async def serve(settings: Settings) -> AsyncGenerator[tuple[httpx2.AsyncClient, Models]]:
     models = build_models(settings, SystemClock())
-    transport = httpx2.ASGITransport(create_app(models, options=build_serving_options(settings)))
+    transport = httpx2.ASGITransport(
+        build_asgi_app(models, options=build_serving_options(settings))
+    )
     await models.start()
     try:
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -66,9 +69,9 @@ async def test_server_answers_during_model_download(hub: HubStub):
         progress = listed["dragoman"]["progress"]
         assert 0 <= progress["completed"] < progress["total"]
         assert progress["total"] > len(hub.repositories[SINGLE].files["model.safetensors"])
-        refused = await client.post("/v1/chat/completions", json={"model": SINGLE, **ASK})
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "30")
-        assert f"The model `{SINGLE}` is being downloaded (" in refused.json()["error"]["message"]
+        rejected = await client.post("/v1/chat/completions", json={"model": SINGLE, **ASK})
+        assert (rejected.status_code, rejected.headers["retry-after"]) == (503, "30")
+        assert f"The model `{SINGLE}` is being downloaded (" in rejected.json()["error"]["message"]
         ready = await client.get("/readyz")
         assert (ready.status_code, ready.json()["reason"]) == (503, "the model is downloading")
         assert (await client.get("/livez")).status_code == 200
@@ -141,8 +144,8 @@ async def test_settings_file_hub_models_load_on_demand(hub: HubStub):
     entries = '{"a": "tiny", "b": {"model": "org/single", "ttl": 60}}'
     async with serve(load_settings({"models": entries}, {})) as (client, models):
         assert hub.count("GET /cdn/") == 0
-        refused = await client.post("/v1/chat/completions", json={"model": "b", **ASK})
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "30")
+        rejected = await client.post("/v1/chat/completions", json={"model": "b", **ASK})
+        assert (rejected.status_code, rejected.headers["retry-after"]) == (503, "30")
         await models.begin_load(models.slots[1])
         answer = await client.post("/v1/chat/completions", json={"model": "b", **ASK})
         assert answer.json()["model"] == "b"
@@ -163,7 +166,7 @@ def test_settings_file_absent_model_raises_error_at_start(cache: Path):
         (
             "Qwen3ForCausalLM",
             r"Qwen3ForCausalLM needs an engine that is not installed: pip install "
-            r"'\.\[transformers\]'",
+            r"'dragoman\[transformers\]'",
         ),
         ("FancyModel", "architecture 'FancyModel' is not supported by the encoder engine"),
     ],
@@ -181,7 +184,7 @@ def test_unloadable_architecture_is_rejected_before_download(
 def test_missing_extra_is_reported_before_download(hub: HubStub, cache: Path):
     with pytest.raises(
         SettingsError,
-        match=r"needs the engine llamacpp, which is not installed: pip install '\.\[lla",
+        match=r"needs the engine llamacpp, which is not installed: pip install 'dragoman\[lla",
     ):
         build_models(Settings(model="org/small-GGUF"), SystemClock())
     with pytest.raises(
@@ -194,7 +197,9 @@ def test_missing_extra_is_reported_before_download(hub: HubStub, cache: Path):
 @pytest.mark.usefixtures("cache")
 async def test_simulator_uses_tokenizer_and_adapters_from_hub(hub: HubStub):
     adapters = (f"small={LORA}",)
-    settings = Settings(model="sim", tokenizer=SINGLE, lora_modules=adapters, api_profile="vllm")
+    settings = Settings(model="sim", lora_modules=adapters, api_profile="vllm").replace(
+        tokenizer=SINGLE
+    )
     async with serve(settings) as (client, _):
         listed = (await client.get("/v1/models")).json()["data"]
         assert (listed[1]["id"], Path(listed[1]["root"]).name) == (

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 from collections.abc import Generator
 
 import pytest
@@ -13,8 +15,14 @@ import pytest
 from dragoman.core.errors import EngineError
 from dragoman.isolation.worker_pool import LimitExceeded, WorkerLimits, WorkerPool
 
-MODULE = "tests.workers.echo"
+MODULE = "tests.isolation.echo"
 MIB = 1024 * 1024
+
+
+@pytest.fixture(autouse=True)
+def importable_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let worker processes import MODULE."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
 
 
 @pytest.fixture
@@ -105,7 +113,7 @@ async def test_worker_pool_environment_excludes_server_keys(
 
 
 async def test_worker_pool_missing_module_raises_engine_error() -> None:
-    pool = WorkerPool("tests.workers.absent")
+    pool = WorkerPool("tests.isolation.absent")
     with pytest.raises(EngineError, match="ended unexpectedly"):
         await pool.run(b"x")
     pool.close()

@@ -10,9 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.launch.models import build, parse_model, warn_unsupported
+from dragoman.launch.configured_models import build
+from dragoman.launch.model_name import parse_model
+from dragoman.launch.unsupported_settings import warn_unsupported
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError, find_changed_settings, load_settings
+from dragoman.settings.engine_settings import load_engine_settings
 from dragoman.settings.fields import ENGINES, SUPPORTED_BY
 
 BUILT: dict[str, dict[str, Any]] = {
@@ -38,14 +41,19 @@ def find_read_settings(engine: str) -> set[str]:
     """Return the settings that are read while the engine is built."""
     seen: set[str] = set()
 
-    class Watched(Settings, frozen=True, kw_only=True):
-        def __getattribute__(self, name: str) -> Any:
+    def watch(kind: type[Any]) -> type[Any]:
+        def read(self: Any, name: str) -> Any:
             if name in SUPPORTED_BY:
                 seen.add(name)
-            return super().__getattribute__(name)
+            return object.__getattribute__(self, name)
 
-    given: dict[str, Any] = {"model": engine, **BUILT[engine]}
-    build(Watched(**given), SystemClock())
+        return msgspec.defstruct(
+            "Watched", [], bases=(kind,), namespace={"__getattribute__": read}, frozen=True
+        )
+
+    own_settings = tuple(watch(kind)() for kind in load_engine_settings())
+    settings = watch(Settings)(model=engine, engine_settings=own_settings)
+    build(settings.replace(**BUILT[engine]), SystemClock())
     return seen
 
 

@@ -20,8 +20,10 @@ import pytest
 
 from dragoman.engines import tiny
 from dragoman.launch import build_models
-from dragoman.launch.models import build_models_in_background
-from dragoman.pipeline.model_registry import Models, ModelSpec, ServedModel
+from dragoman.launch.configured_models import build_models_in_background
+from dragoman.pipeline.model_lifecycle import ModelSpec
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError, load_settings
 

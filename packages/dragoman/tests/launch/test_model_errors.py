@@ -32,7 +32,7 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_spec(name: str) -> ModuleSpec | None:
         return None if name in missing else importlib.util.find_spec(name)
 
-    monkeypatch.setattr("dragoman.launch.local_models.find_spec", find_spec)
+    monkeypatch.setattr("dragoman.launch.engine_choice.find_spec", find_spec)
 
 
 def model_directory(path: Path, architecture: str, **more: object) -> Path:
@@ -118,9 +118,9 @@ def test_hub_cache_folder_error_suggests_snapshot_path(tmp_path: Path):
 def test_missing_engine_error_contains_install_command(tmp_path: Path):
     directory = model_directory(tmp_path / "qwen", "Qwen3ForCausalLM")
     assert get_error(str(directory)) == (
-        "Qwen3ForCausalLM needs an engine that is not installed: pip install '.[transformers]' "
-        "(or '.[vllm]', "
-        "'.[mlx]') in the clone of Dragoman"
+        "Qwen3ForCausalLM needs an engine that is not installed: pip install 'dragoman[transformers]' "  # noqa: E501
+        "(or 'dragoman[vllm]', "
+        "'dragoman[mlx]')"
     )
 
 
@@ -153,7 +153,7 @@ def test_unsupported_llama_config_error_suggests_other_engine(tmp_path: Path):
     )
     message = get_error(str(directory))
     assert "hidden_act 'gelu' is not supported by the tiny engine" in message
-    assert "; for other models: pip install '.[transformers]'" in message
+    assert "; for other models: pip install 'dragoman[transformers]'" in message
 
 
 @pytest.mark.parametrize(
@@ -203,12 +203,12 @@ def test_choose_engine_depends_on_platform_and_packages(
     def find_spec(name: str) -> ModuleSpec | None:
         return ModuleSpec(name, None) if name in installed else None
 
-    monkeypatch.setattr("dragoman.launch.local_models.find_spec", find_spec)
+    monkeypatch.setattr("dragoman.launch.engine_choice.find_spec", find_spec)
     monkeypatch.setattr(
-        "dragoman.launch.local_models.sys.platform", "darwin" if is_apple else "linux"
+        "dragoman.launch.engine_choice.sys.platform", "darwin" if is_apple else "linux"
     )
     monkeypatch.setattr(
-        "dragoman.launch.local_models.platform.machine", lambda: "arm64" if is_apple else "x86_64"
+        "dragoman.launch.engine_choice.platform.machine", lambda: "arm64" if is_apple else "x86_64"
     )
     encoded = json.dumps({"architectures": ["LlamaForCausalLM"], **config}).encode()
     assert choose_engine(encoded, "config.json", 1000).engine == engine

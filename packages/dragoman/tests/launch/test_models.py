@@ -12,9 +12,9 @@ import pytest
 
 from dragoman.engines.hardware import MAX_TORCH_KV_BYTES
 from dragoman.launch import build_models
-from dragoman.launch.models import measure_memory, measure_weights
-from dragoman.pipeline.model_registry import ModelState
-from dragoman.serving.app import create_app
+from dragoman.launch.memory_estimate import measure_memory, measure_weights
+from dragoman.pipeline.model_lifecycle import ModelState
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings, SettingsError, load_settings
@@ -23,7 +23,7 @@ MODELS = """{
     "house": {"model": "tiny", "aliases": ["claude-*", "gpt"], "pinned": true, "max_model_len": 2048},
     "echo": {"model": "scripted", "ttl": 5},
     "broken": "BROKEN.gguf"
-}"""
+}"""  # noqa: E501
 
 
 def settings(models: str = MODELS, **more: Any) -> Settings:
@@ -40,7 +40,7 @@ async def test_pinned_models_load_at_startup_and_others_on_demand(tmp_path: Path
         ModelState.UNLOADED,
         ModelState.UNLOADED,
     ]
-    transport = httpx2.ASGITransport(create_app(models))
+    transport = httpx2.ASGITransport(build_asgi_app(models))
     await models.start()
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         listed = (await client.get("/v1/models")).json()["data"]
@@ -136,7 +136,7 @@ def test_measure_memory_includes_kv_cache(tmp_path: Path) -> None:
 async def test_shutdown_ends_readiness_but_not_liveness() -> None:
     models = build_models(Settings(model="scripted"), SystemClock())
     transport = httpx2.ASGITransport(
-        create_app(models, options=ServingOptions(api_key=("secret",)))
+        build_asgi_app(models, options=ServingOptions(api_key=("secret",)))
     )
     routes = ("/livez", "/readyz", "/healthz", "/health")
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:

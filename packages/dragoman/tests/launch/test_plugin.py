@@ -12,8 +12,8 @@ import pytest
 from dragoman.engines.scripted import ScriptedEngine
 from dragoman.launch import build_greeting, build_models
 from dragoman.launch.store_builder import build_store
-from dragoman.pipeline.model_registry import ServedModel
-from dragoman.serving.app import create_app
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError
 from dragoman.store import MemoryStore
@@ -23,8 +23,9 @@ from dragoman import BaseTokenEngine
 from dragoman.core.errors import EngineError
 from dragoman.engines import tiny
 from dragoman.engines.scripted import ScriptedEngine
-from dragoman.pipeline.models import EventBackend, ServedModel
-from dragoman.prompts.tokenizer import load_tokenizer
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_registry import ServedModel
+from dragoman.prompts.hf_tokenizer import load_tokenizer
 from dragoman.store import MemoryStore
 
 calls = []
@@ -164,7 +165,7 @@ async def test_plugin_context_length_is_taken_from_engine() -> None:
     (served,) = models
     assert served.max_model_len == 4096
     assert "(context 4096 tokens)" in build_greeting(Settings(), models, 8000)[0]
-    transport = httpx2.ASGITransport(create_app(models))
+    transport = httpx2.ASGITransport(build_asgi_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         assert (await client.get("/v1/models")).json()["data"][0]["max_model_len"] == 4096
 
@@ -186,7 +187,7 @@ def test_plugin_entry_point_store_is_built() -> None:
 
 async def test_plugin_token_engine_with_tokenizer_is_served() -> None:
     models = build_models(Settings(model="fixed"), SystemClock())
-    app = create_app(models)
+    app = build_asgi_app(models)
     (served,) = models
     assert (served.name, served.max_model_len) == ("fixed", 512)
     async with (

@@ -16,17 +16,17 @@ from urllib.request import Request, urlopen
 import httpx2
 import pytest
 import yaml
-from tests.launch.certificates import write_certificate
 from tests.launch.test_process import server, stop
 from tests.serving.responses.harness import lifespan
 
-from dragoman.launch.models import build_models
+from dragoman.launch.configured_models import build_models
 from dragoman.launch.reload import Reloader
-from dragoman.launch.server import build_application
+from dragoman.launch.server_assembly import build_application
 from dragoman.launch.tls import build_tls_context
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError, load_settings
 from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
+from tests.certificates import write_certificate
 
 
 @pytest.fixture

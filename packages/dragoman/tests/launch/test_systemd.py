@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from dragoman.launch.server import adopt_address
+from dragoman.launch.process_setup import adopt_address
 from dragoman.launch.systemd import Notifier, inherit_sockets
 from dragoman.settings import Settings, SettingsError
 
@@ -29,7 +29,7 @@ os.dup2(int(sys.argv[1]), 3)
 os.set_inheritable(3, True)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1", LISTEN_FDNAMES="dragoman.socket")
 os.execv(sys.executable, [sys.executable, "-m", "dragoman", "serve", "scripted", "--store", "none", *sys.argv[2:]])
-"""
+"""  # noqa: E501
 """Start a server as systemd does: with a listening socket at descriptor 3 and its
 process id in LISTEN_PID.
 """
@@ -143,7 +143,7 @@ def test_inherit_sockets_ignores_sockets_of_other_process() -> None:
 def test_inherit_sockets_non_listening_socket_is_rejected() -> None:
     script = (
         "import os, socket\n"
-        "from dragoman.launch.listener import inherit_sockets\n"
+        "from dragoman.launch.systemd import inherit_sockets\n"
         "left, right = socket.socketpair()\n"
         "os.dup2(left.fileno(), 3)\n"
         "inherit_sockets({'LISTEN_PID': str(os.getpid()), 'LISTEN_FDS': '1'})\n"

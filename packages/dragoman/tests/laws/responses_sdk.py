@@ -19,7 +19,7 @@ from openai.types.responses import (
     ResponseIncompleteEvent,
 )
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 class ResponsesSdk:

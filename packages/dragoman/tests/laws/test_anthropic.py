@@ -35,7 +35,7 @@ from .anthropic_sdk import AnthropicSdk
 from .sdk import write_stream
 from .strategies import Case, Kinds, arguments, cases
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 HEADER = Header("msg_1", 1700000000, "org/model", "fp_1")
 
 
@@ -63,13 +63,15 @@ views = st.builds(
 )
 # Arguments that a model may write instead of JSON.
 PIECES = (
-    *'{}[]":, \n1-0a\\', ".5", "e3", "true", "nul", "null", "\\u", "d83d", "\\udc00", "\\ud83d", '\\"', "\\d",
+    *'{}[]":, \n1-0a\\', ".5", "e3", "true", "nul", "null", "\\u", "d83d", "\\udc00", "\\ud83d",
+    '\\"', "\\d",
     '{"a":', '"b":"x', 'x"', ',"c":[1,', "\x01", "é", "\ud800", "NaN", "😀",
 )  # fmt: skip
 scribble = st.lists(st.sampled_from(PIECES), max_size=9)
 pieces = scribble | arguments.flatmap(
     lambda text: st.integers(0, len(text)).map(lambda cut: [text[:cut], text[cut:]])
-) | arguments.flatmap(lambda text: st.integers(0, len(text)).map(lambda cut: ["", text[:cut]]))  # fmt: skip
+) | arguments.flatmap(lambda text: st.integers(0, len(text)).map(lambda cut: ["",
+text[:cut]]))  # fmt: skip
 ends = st.sampled_from(
     (
         ChoiceFinished(0, FinishReason.STOP),
@@ -106,7 +108,7 @@ def whole_of(view: MessagesRenderOptions, events: tuple[Event, ...]) -> bytes:
 def without_nulls(value: Any) -> Any:
     """Remove nulls: the SDK treats null and absent fields alike."""
     if isinstance(value, dict):
-        fields = cast(Json, value)
+        fields = cast(JsonObject, value)
         return {key: without_nulls(item) for key, item in fields.items() if item is not None}
     return (
         [without_nulls(item) for item in cast(list[Any], value)]
@@ -121,8 +123,8 @@ def test_sdk_accumulates_stream_to_full_response(
 ):
     read = sdk.edited_message if view.reports_edits else sdk.message
     streamed = read(write_stream(MessagesWriter(HEADER, view), case.events)).to_json(warnings=False)
-    whole = MessagesWriter(HEADER, view).render_full(case.reply)
-    assert without_nulls(json.loads(streamed)) == without_nulls(json.loads(whole))
+    full = MessagesWriter(HEADER, view).render_full(case.reply)
+    assert without_nulls(json.loads(streamed)) == without_nulls(json.loads(full))
 
 
 @given(calls())
@@ -211,5 +213,5 @@ def test_empty_text_delta_ends_thinking_block():
     for event in events:
         folded.feed(event)
     stream = b"".join(map(writer.feed, events))
-    whole = json.loads(MessagesWriter(HEADER).render_full(folded.build()))
-    assert stream.count(b"event: content_block_start") == len(whole["content"]) == 2
+    full = json.loads(MessagesWriter(HEADER).render_full(folded.build()))
+    assert stream.count(b"event: content_block_start") == len(full["content"]) == 2

@@ -29,7 +29,7 @@ from dragoman_check.rules.json_values import require_object, require_objects
 from .sdk import OpenAiSdk, write_stream
 from .strategies import Case, Kinds, cases
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 HEADER = Header("chatcmpl-1", 1700000000, "org/model", "fp_1")
 FUNCTIONS_ONLY = Kinds(custom=False)
 views = st.builds(
@@ -59,25 +59,25 @@ def test_sdk_accumulates_stream_to_full_response(
     sdk: OpenAiSdk, case: Case, view: ChatRenderOptions
 ):
     streamed = sdk.chat(write_stream(ChatWriter(HEADER, view), case.events)).to_json(warnings=False)
-    whole = ChatWriter(HEADER, view).render_full(case.reply)
+    full = ChatWriter(HEADER, view).render_full(case.reply)
     if view.profile is Profile.OPENAI:
         contents = [
             [each["message"]["content"] for each in json.loads(one)["choices"]]
-            for one in (streamed, whole)
+            for one in (streamed, full)
         ]
         assert contents[0] == contents[1]
-    assert normal(json.loads(streamed), view) == normal(json.loads(whole), view)
+    assert normal(json.loads(streamed), view) == normal(json.loads(full), view)
 
 
-def normal(whole: Json, view: ChatRenderOptions) -> Json:
+def normal(full: JsonObject, view: ChatRenderOptions) -> JsonObject:
     """Remove differences that the format causes: nulls, the index of calls, and fields
     that the SDK parses.
     """
     if not view.include_usage:
-        whole.pop("usage")
+        full.pop("usage")
     for key in ("prompt_logprobs", "kv_transfer_params"):
-        whole.pop(key, None)
-    for choice in whole["choices"]:
+        full.pop(key, None)
+    for choice in full["choices"]:
         choice.pop(
             "token_ids", None
         )  # the SDK keeps those of one chunk; a law of their own is below
@@ -89,12 +89,12 @@ def normal(whole: Json, view: ChatRenderOptions) -> Json:
         for call in require_objects(message.get("tool_calls") or [], "tool_calls"):
             call.pop("index", None)
             require_object(call.get("function") or {}, "function").pop("parsed_arguments", None)
-    return without_nulls(whole)
+    return without_nulls(full)
 
 
 def without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        fields = {key: without_nulls(item) for key, item in cast(Json, value).items()}
+        fields = {key: without_nulls(item) for key, item in cast(JsonObject, value).items()}
         return {key: item for key, item in fields.items() if item not in (None, {}, [])}
     return (
         [without_nulls(item) for item in cast(list[Any], value)]
@@ -110,9 +110,9 @@ def test_stream_follows_grammar_and_sums_to_full_response(case: Case, view: Chat
         include_usage=view.include_usage,
         extra_reasons=("abort",),
     )
-    whole = json.loads(ChatWriter(HEADER, view).render_full(case.reply))
-    grammar.check_object(whole, extra_reasons=("abort",))
-    for index, choice in enumerate(whole["choices"]):
+    full = json.loads(ChatWriter(HEADER, view).render_full(case.reply))
+    grammar.check_object(full, extra_reasons=("abort",))
+    for index, choice in enumerate(full["choices"]):
         mine = [part for chunk in chunks for part in chunk["choices"] if part["index"] == index]
         tokens = case.reply.choices[index].tokens
         for name in ("content", "refusal"):
@@ -151,7 +151,7 @@ def test_objects_and_chunks_satisfy_sdk_types_strictly(case: Case, view: ChatRen
             ChatCompletionChunk.model_validate_json(block.removeprefix(b"data: "), strict=True)
 
 
-def entries(choice: Json, name: str) -> list[Json]:
+def entries(choice: JsonObject, name: str) -> list[JsonObject]:
     return require_object(choice["logprobs"] or {}, "logprobs").get(name) or []
 
 
@@ -160,7 +160,8 @@ def test_seal_covers_only_own_reasoning_part():
     response.
     """
     events: tuple[Event, ...] = (
-        Started(1), ReasoningDelta(0, "a"), TextDelta(0, "x"), ReasoningDelta(0, "b", seal="openai:Z0FB"),
+        Started(1), ReasoningDelta(0, "a"), TextDelta(0, "x"), ReasoningDelta(0, "b",
+        seal="openai:Z0FB"),
         ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 3)),
     )  # fmt: skip
     writer = ChatWriter(HEADER)

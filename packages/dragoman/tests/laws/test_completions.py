@@ -19,7 +19,7 @@ from dragoman_check.rules.json_values import require_objects
 from .sdk import OpenAiSdk, write_stream
 from .strategies import Case, Kinds, cases
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 HEADER = Header("cmpl-1", 1700000000, "org/model", "fp_1")
 MANY = Kinds(max_prompts=3, max_choices=2)
 TEXT_ONLY = Kinds(parts=(Text, Refusal), max_prompts=2, max_choices=2)
@@ -50,19 +50,19 @@ def test_stream_follows_grammar_and_joins_to_full_response(
     stream = write_stream(CompletionsWriter(HEADER, view), case.events)
     grammar.check_stream(stream, include_usage=view.include_usage, extra_reasons=("abort",))
     chunks = [json.loads(chunk.to_json()) for chunk in sdk.completions(stream)]
-    whole = json.loads(CompletionsWriter(HEADER, view).render_full(case.reply))
-    grammar.check_object(whole, extra_reasons=("abort",))
-    for choice in require_objects(whole["choices"], "choices"):
+    full = json.loads(CompletionsWriter(HEADER, view).render_full(case.reply))
+    grammar.check_object(full, extra_reasons=("abort",))
+    for choice in require_objects(full["choices"], "choices"):
         choice.pop("prompt_logprobs", None)
-    assert folded(chunks, len(whole["choices"])) == whole["choices"]
-    assert all(chunk["id"] == whole["id"] and chunk["model"] == whole["model"] for chunk in chunks)
+    assert folded(chunks, len(full["choices"])) == full["choices"]
+    assert all(chunk["id"] == full["id"] and chunk["model"] == full["model"] for chunk in chunks)
     if view.include_usage:
-        assert chunks[-1]["usage"] == whole["usage"]
+        assert chunks[-1]["usage"] == full["usage"]
 
 
-def folded(chunks: list[Json], count: int) -> list[Json]:
+def folded(chunks: list[JsonObject], count: int) -> list[JsonObject]:
     """Concatenate texts and lists; for other fields take the last value."""
-    choices: list[Json] = [{"text": ""} for _ in range(count)]
+    choices: list[JsonObject] = [{"text": ""} for _ in range(count)]
     for chunk in chunks:
         for part in require_objects(chunk["choices"], "choices"):
             index: int = part["index"]
@@ -75,7 +75,9 @@ def join_values(before: Any, now: Any) -> Any:
     if now is None:
         return before
     if isinstance(before, dict):
-        return {key: join_values(value, now[key]) for key, value in cast(Json, before).items()}
+        return {
+            key: join_values(value, now[key]) for key, value in cast(JsonObject, before).items()
+        }
     if isinstance(before, list):
         return cast(list[Any], before) + now
     return before + now if isinstance(before, str) else now
@@ -95,9 +97,9 @@ def test_full_response_satisfies_sdk_types_strictly(case: Case, view: Completion
 def test_logprob_text_offsets_match_token_text(case: Case):
     """If the tokens' texts join to the answer, the offsets are exact."""
     view = CompletionsRenderOptions(logprobs=0, echo=True, special_tokens_in_text=True)
-    whole = json.loads(CompletionsWriter(HEADER, view).render_full(case.reply))
+    full = json.loads(CompletionsWriter(HEADER, view).render_full(case.reply))
     each = len(case.reply.choices) // len(case.reply.prompts)
-    for i, choice in enumerate(whole["choices"]):
+    for i, choice in enumerate(full["choices"]):
         prompt = case.reply.prompts[i // each]
         assert prompt is not None
         for token, offset in zip(prompt.tokens, choice["logprobs"]["text_offset"], strict=False):

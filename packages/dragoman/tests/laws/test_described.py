@@ -34,7 +34,7 @@ from .strategies import Case, Kinds, cases
 HEADER = Header("id-1", 1700000000, "org/model", "fp_1")
 
 
-def check(path: str, case: Case, stream: Writer | None, whole: Writer | None) -> None:
+def check(path: str, case: Case, stream: Writer | None, full: Writer | None) -> None:
     """Check the outputs of two writers of the same kind, each for one answer. None: the
     path has no such form.
     """
@@ -47,9 +47,9 @@ def check(path: str, case: Case, stream: Writer | None, whole: Writer | None) ->
         if stream is None
         else [(media, value) for value in read_values(media, write_stream(stream, case.events))]
     )
-    if whole is not None:
+    if full is not None:
         kind = "application/json"
-        values += [(kind, value) for value in read_values(kind, whole.render_full(case.reply))]
+        values += [(kind, value) for value in read_values(kind, full.render_full(case.reply))]
     for kind, value in values:
         assert find_errors(find_value_schema(content, kind), value) == [], value
 

@@ -46,22 +46,22 @@ def test_stream_lines_fold_to_full_response(case: Case, view: OllamaRenderOption
     chunks = grammar.check_stream(
         write_stream(OllamaWriter(view), case.events), is_chat=view.is_chat
     )
-    whole: dict[str, Any] = json.loads(OllamaWriter(view).render_full(case.reply))
-    grammar.check_object(whole, is_chat=view.is_chat)
-    assert grammar.fold_chunks(chunks, is_chat=view.is_chat) == whole
+    full: dict[str, Any] = json.loads(OllamaWriter(view).render_full(case.reply))
+    grammar.check_object(full, is_chat=view.is_chat)
+    assert grammar.fold_chunks(chunks, is_chat=view.is_chat) == full
 
 
 @given(cases(ONE), views)
 def test_full_response_contains_reply_content(case: Case, view: OllamaRenderOptions):
-    whole: dict[str, Any] = json.loads(OllamaWriter(view).render_full(case.reply))
+    full: dict[str, Any] = json.loads(OllamaWriter(view).render_full(case.reply))
     choice = case.reply.choices[0]
-    part = whole["message"] if view.is_chat else whole
+    part = full["message"] if view.is_chat else full
     text = "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))
     assert part["content" if view.is_chat else "response"] == text
     assert part.get("thinking", "") == "".join(
         part.text for part in choice.parts if isinstance(part, Reasoning)
     )
-    assert whole["eval_count"] == case.reply.usage.completion
+    assert full["eval_count"] == case.reply.usage.completion
     # Answers with `length` are complete here: the strategies' arguments are whole
     # objects.
     calls = [(call.name, json.loads(call.arguments)) for call in choice.list_calls()]
@@ -72,12 +72,12 @@ def test_full_response_contains_reply_content(case: Case, view: OllamaRenderOpti
     assert tool_calls == calls
     if view.logprobs is not None:
         tokens = [token for one in choice.parts for token in one.tokens]
-        assert [entry["token"] for entry in whole.get("logprobs", ())] == [
+        assert [entry["token"] for entry in full.get("logprobs", ())] == [
             token.text for token in tokens
         ]
     context = case.reply.prompts[0]
     if view.returns_context and context is not None:
-        assert whole.get("context", []) == [token.id for token in (*context.tokens, *choice.tokens)]
+        assert full.get("context", []) == [token.id for token in (*context.tokens, *choice.tokens)]
 
 
 @given(
@@ -92,8 +92,8 @@ def test_truncated_call_is_omitted(case: Case, data: st.DataObject):
     length = data.draw(st.integers(0, len(parts[-1].arguments) - 1))
     cut = replace(parts[-1], arguments=parts[-1].arguments[:length])
     choice = replace(case.reply.choices[0], parts=(*parts[:-1], cut))
-    whole = json.loads(OllamaWriter(view).render_full(replace(case.reply, choices=(choice,))))
-    assert len(whole["message"].get("tool_calls", ())) == len(choice.list_calls()) - 1
+    full = json.loads(OllamaWriter(view).render_full(replace(case.reply, choices=(choice,))))
+    assert len(full["message"].get("tool_calls", ())) == len(choice.list_calls()) - 1
 
 
 def test_call_truncated_by_stop_string_is_omitted():

@@ -19,8 +19,7 @@ from dragoman.core.message import Reasoning, Text, ToolCall
 from dragoman.dialects.interfaces import Header
 from dragoman.dialects.json_encoding import clamp_logprob, replace_surrogates
 from dragoman.dialects.responses import Echo, ResponsesRenderOptions, ResponsesWriter
-from dragoman.dialects.responses import stored_response as stored
-from dragoman.dialects.responses.stored_events import StoredEvent
+from dragoman.dialects.responses.stored_events import StoredEvent, encode_events, read_events
 from dragoman.dialects.responses.stored_response import StoredResponse, finalize
 from dragoman.dialects.responses.tool_registry import ToolName
 from dragoman.dialects.token_alignment import content_tokens
@@ -30,7 +29,7 @@ from .responses_sdk import ResponsesSdk
 from .sdk import write_stream
 from .strategies import Case, Kinds, cases
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 HEADER = Header("resp_1", 1700000000, "org/model", "fp_1")
 ECHO = Echo(
     rest=b'"instructions":null,"max_output_tokens":null,"max_tool_calls":null,"metadata":{},"parallel_tool_calls":true,'
@@ -81,14 +80,14 @@ def write_response_stream(case: Case, view: ResponsesRenderOptions) -> bytes:
     return write_stream(ResponsesWriter(HEADER, view, ECHO), case.events)
 
 
-def whole(case: Case, view: ResponsesRenderOptions) -> Json:
+def render_full(case: Case, view: ResponsesRenderOptions) -> JsonObject:
     return json.loads(ResponsesWriter(HEADER, view, ECHO).render_full(case.reply))
 
 
 def normal(value: Any) -> Any:
     """Remove nulls and fields that the SDK parses."""
     if isinstance(value, dict):
-        fields = cast(Json, value)
+        fields = cast(JsonObject, value)
         return {
             key: normal(item)
             for key, item in fields.items()
@@ -102,7 +101,7 @@ def test_sdk_accumulates_stream_to_full_response(
     sdk: ResponsesSdk, case: Case, view: ResponsesRenderOptions
 ):
     last, snapshots = sdk.response(write_response_stream(case, view))
-    response = whole(case, view)
+    response = render_full(case, view)
     assert normal(json.loads(last.to_json(warnings=False))) == normal(response)
     for index, snapshot in snapshots.items():
         item = response["output"][index]
@@ -123,12 +122,12 @@ def test_last_event_contains_full_response_bytes(case: Case, view: ResponsesRend
 @given(one_answer, views)
 def test_stream_and_full_response_follow_wire_grammar(case: Case, view: ResponsesRenderOptions):
     grammar.check_stream(write_response_stream(case, view))
-    grammar.check_object(whole(case, view))
+    grammar.check_object(render_full(case, view))
 
 
 @given(one_answer, views)
 def test_objects_and_events_satisfy_sdk_types_strictly(case: Case, view: ResponsesRenderOptions):
-    Response.model_validate_json(json.dumps(whole(case, view)), strict=True)
+    Response.model_validate_json(json.dumps(render_full(case, view)), strict=True)
     any_event: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
     for event in grammar.check_stream(write_response_stream(case, view)):
         any_event.validate_json(json.dumps(event), strict=True)
@@ -144,7 +143,7 @@ def test_output_items_match_reply_parts(case: Case, view: ResponsesRenderOptions
     ]
     if view.hide_reasoning:
         parts = [part for part in parts if not isinstance(part, Reasoning)]
-    response = whole(case, view)
+    response = render_full(case, view)
     assert [text_of(item) for item in response["output"]] == [
         json.loads(part.arguments)
         if isinstance(part, ToolCall) and item["type"] == "tool_search_call"
@@ -173,7 +172,7 @@ def test_output_items_match_reply_parts(case: Case, view: ResponsesRenderOptions
         ]
 
 
-def text_of(item: Json) -> Any:
+def text_of(item: JsonObject) -> Any:
     match item["type"]:
         case "message":
             part = item["content"][0]
@@ -262,9 +261,9 @@ def test_full_response_renders_identical_bytes_each_time(case: Case, view: Respo
     *before, last = case.events
     for event in before:
         writer.feed(event)
-    whole = writer.render_full(case.reply)
-    assert writer.feed(last).endswith(b'"response":%s}\n\n' % whole)
-    assert writer.render_full(case.reply) == whole
+    full = writer.render_full(case.reply)
+    assert writer.feed(last).endswith(b'"response":%s}\n\n' % full)
+    assert writer.render_full(case.reply) == full
     lone = ResponsesWriter(HEADER, view, ECHO)
     assert lone.render_full(case.reply) == lone.render_full(case.reply)
 
@@ -277,8 +276,7 @@ def test_recorded_events_equal_stream_bytes(case: Case, view: ResponsesRenderOpt
     assert render_all(events) == streamed
     assert [event.number for event in events] == list(range(len(events)))
     assert [event.is_terminal for event in events] == [False] * (len(events) - 1) + [True]
-    assert stored.read_events(stored.encode_events(events)) == events
-    assert stored.read_events(streamed) == events, "as entries were stored before 0.2"
+    assert read_events(encode_events(events)) == events
 
 
 @given(one_answer, views, st.none() | st.just(EngineError("The server stopped.")), st.data())

@@ -35,7 +35,7 @@ views = st.builds(
 def test_last_event_of_each_choice_equals_full_response(case: Case, view: SglangRenderOptions):
     stream = write_stream(SglangWriter(HEADER, view), case.events)
     last = grammar.check_stream(stream, choices=len(case.reply.choices))
-    whole: list[Any] = json.loads(SglangWriter(HEADER, view).render_full(case.reply))
-    for answer in whole:
+    full: list[Any] = json.loads(SglangWriter(HEADER, view).render_full(case.reply))
+    for answer in full:
         grammar.check_object(answer)
-    assert last == whole
+    assert last == full

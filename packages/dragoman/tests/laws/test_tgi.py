@@ -54,11 +54,11 @@ def drop_stream_fields(token: dict[str, Any]) -> dict[str, Any]:
 @given(cases(ONE), views)
 def test_stream_events_match_full_response(case: Case, view: TgiRenderOptions):
     events = grammar.check_stream(write_stream(TgiWriter(view), case.events), prefix=view.prefix)
-    whole: dict[str, Any] = json.loads(TgiWriter(view).render_full(case.reply))
-    grammar.check_object(whole)
+    full: dict[str, Any] = json.loads(TgiWriter(view).render_full(case.reply))
+    grammar.check_object(full)
     last = events[-1]
-    details = whole["details"]
-    assert last["generated_text"] == whole["generated_text"]
+    details = full["details"]
+    assert last["generated_text"] == full["generated_text"]
     assert [
         drop_stream_fields(event["token"]) for event in events if event["token"]["id"] != -1
     ] == [drop_stream_fields(token) for token in details["tokens"]]
@@ -73,17 +73,17 @@ def test_stream_events_match_full_response(case: Case, view: TgiRenderOptions):
 
 @given(cases(ONE))
 def test_lightllm_form_matches_tgi_response(case: Case):
-    whole = json.loads(
+    full = json.loads(
         TgiWriter(TgiRenderOptions(details=True, logprobs=True)).render_full(case.reply)
     )
     own = json.loads(
         TgiWriter(TgiRenderOptions(lightllm_tokens=True, logprobs=True)).render_full(case.reply)
     )
     grammar.check_lightllm(own)
-    assert own["generated_text"] == [whole["generated_text"]]
-    assert own["count_output_tokens"] == whole["details"]["generated_tokens"]
+    assert own["generated_text"] == [full["generated_text"]]
+    assert own["count_output_tokens"] == full["details"]["generated_tokens"]
     plain = [{name: token[name] for name in token if name not in COUNTS} for token in own["tokens"]]
-    assert plain == whole["details"]["tokens"]
+    assert plain == full["details"]["tokens"]
 
 
 @given(st.lists(st.text("ab é\n", min_size=1, max_size=3), min_size=1, max_size=5), st.data())
@@ -112,5 +112,5 @@ def test_token_texts_match_full_response_without_delay(pieces: list[str], data: 
     tokens = [
         (event["token"]["id"], event["token"]["text"]) for event in grammar.check_stream(streamed)
     ]
-    whole = json.loads(TgiWriter(view).render_full(fold.build()))
-    assert tokens == [(token["id"], token["text"]) for token in whole["details"]["tokens"]]
+    full = json.loads(TgiWriter(view).render_full(fold.build()))
+    assert tokens == [(token["id"], token["text"]) for token in full["details"]["tokens"]]

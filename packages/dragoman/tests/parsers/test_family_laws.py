@@ -108,11 +108,11 @@ def bits(name: str) -> st.SearchStrategy[str]:
     transcripts.
     """
     marks = [*tool_format(name).markers, *tool_format(name).call_openers]
-    whole = raws(name)
+    full = raws(name)
     pieces = [
-        piece for raw in whole for piece in re.split(r"(?<=[>\])}])|(?=[<\[({])", raw) if piece
+        piece for raw in full for piece in re.split(r"(?<=[>\])}])|(?=[<\[({])", raw) if piece
     ]
-    one = st.sampled_from(marks or [" "]) | st.sampled_from(pieces) | st.sampled_from(whole)
+    one = st.sampled_from(marks or [" "]) | st.sampled_from(pieces) | st.sampled_from(full)
     return one | st.sampled_from(SCRAPS) | st.sampled_from(WORDS) | st.text(max_size=3)
 
 
@@ -138,17 +138,17 @@ def has_empty_section(name: str, output: str) -> bool:
 def test_tool_parser_result_is_independent_of_chunking(kind: str, data: st.DataObject):
     name = data.draw(callers(kind))
     output = data.draw(answers(name))
-    whole = shape(fold(parse(calling(name), deltas([output] if output else []))))
-    assert shape(fold(parse(calling(name), deltas(cut(data.draw, output))))) == whole
-    assert shape(fold(parse(calling(name), deltas(output)))) == whole
+    full = shape(fold(parse(calling(name), deltas([output] if output else []))))
+    assert shape(fold(parse(calling(name), deltas(cut(data.draw, output))))) == full
+    assert shape(fold(parse(calling(name), deltas(output)))) == full
 
 
 @given(callers_of_all, st.data())
 def test_tool_parser_any_split_point_gives_same_result(name: str, data: st.DataObject):
     raw = data.draw(st.sampled_from(raws(name)))
     at = data.draw(st.integers(1, len(raw) - 1))
-    whole = shape(fold(parse(calling(name), deltas([raw]))))
-    assert shape(fold(parse(calling(name), deltas([raw[:at], raw[at:]])))) == whole
+    full = shape(fold(parse(calling(name), deltas([raw]))))
+    assert shape(fold(parse(calling(name), deltas([raw[:at], raw[at:]])))) == full
 
 
 @given(callers_of_all, st.data())
@@ -253,10 +253,10 @@ def test_tool_parser_time_is_linear(kind: str, data: st.DataObject):
     """
     name = data.draw(callers(kind))
     head, unit = data.draw(st.sampled_from(endless(name)))
-    whole = data.draw(st.booleans())
+    full = data.draw(st.booleans())
 
     def work(n: int) -> int:
-        pieces = [head + unit * n] if whole else [head, *[unit] * n]
+        pieces = [head + unit * n] if full else [head, *[unit] * n]
         events = deltas(piece for piece in pieces if piece)
         parser = calling(name)
         return operations(lambda: [parser.feed(event) for event in events])
@@ -299,10 +299,10 @@ def test_reasoning_parser_result_is_independent_of_chunking(data: st.DataObject)
     name = data.draw(thinkers)
     output = data.draw(thoughts(name))
     tail = data.draw(st.sampled_from(tails(name)))
-    whole = fold(parse(thinking(name, tail), deltas([output] if output else [])))
+    full = fold(parse(thinking(name, tail), deltas([output] if output else [])))
     pieces = cut(data.draw, output)
     other = fold(parse(thinking(name, tail), deltas(pieces)))
-    assert shape(other) == shape(whole)
+    assert shape(other) == shape(full)
     assert [one.text for one in other.tokens] == [*pieces, END.text]
 
 

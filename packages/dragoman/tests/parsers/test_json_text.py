@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.parsers.json_codec import Json
+from dragoman.core.json_types import JsonObject
 from dragoman.parsers.json_scanner import ObjectReader, ReadStatus, ValueReader
 from dragoman.parsers.json_strings import StringDecoder
 from dragoman.parsers.schema_types import find_schema_types
@@ -150,8 +150,8 @@ def test_string_decoder_emits_decided_text_immediately():
         ({"$ref": "https://example.org/#/$defs/n"}, ()),
     ],
 )
-def test_find_schema_types_resolves_types(schema: Json, types: tuple[str, ...]):
-    root: Json = {"type": "object", "$defs": {"n": {"type": "number"}}}
+def test_find_schema_types_resolves_types(schema: JsonObject, types: tuple[str, ...]):
+    root: JsonObject = {"type": "object", "$defs": {"n": {"type": "number"}}}
     assert find_schema_types(schema, root) == types
 
 

@@ -103,9 +103,9 @@ every_parser = pytest.mark.parametrize("make", PARSERS.values(), ids=list(PARSER
 @every_parser
 @given(outputs, st.data())
 def test_parser_result_is_independent_of_chunking(make: Make, output: str, data: st.DataObject):
-    whole = shape(fold(parse(make(), deltas([output]))))
-    assert shape(fold(parse(make(), deltas(cut(data.draw, output))))) == whole
-    assert shape(fold(parse(make(), deltas(output)))) == whole
+    full = shape(fold(parse(make(), deltas([output]))))
+    assert shape(fold(parse(make(), deltas(cut(data.draw, output))))) == full
+    assert shape(fold(parse(make(), deltas(output)))) == full
 
 
 WORDY = "<think>\nLet me see.\n</think>\n\nI will.\n" + "\n".join(CALLS) + "\nDone <b>x</b>.\n"
@@ -113,9 +113,9 @@ WORDY = "<think>\nLet me see.\n</think>\n\nI will.\n" + "\n".join(CALLS) + "\nDo
 
 @every_parser
 def test_parser_any_split_point_gives_same_result(make: Make):
-    whole = shape(fold(parse(make(), deltas([WORDY]))))
+    full = shape(fold(parse(make(), deltas([WORDY]))))
     for at in range(1, len(WORDY)):
-        assert shape(fold(parse(make(), deltas([WORDY[:at], WORDY[at:]])))) == whole, WORDY[:at]
+        assert shape(fold(parse(make(), deltas([WORDY[:at], WORDY[at:]])))) == full, WORDY[:at]
 
 
 @every_parser
@@ -193,11 +193,11 @@ UNENDING = {
 }
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["in one delta", "a piece a delta"])
+@pytest.mark.parametrize("full", [True, False], ids=["in one delta", "a piece a delta"])
 @pytest.mark.parametrize(("head", "unit"), UNENDING.values(), ids=list(UNENDING))
-def test_parser_time_is_linear(head: str, unit: str, whole: bool):
+def test_parser_time_is_linear(head: str, unit: str, full: bool):
     def work(n: int) -> int:
-        pieces = [head + unit * n] if whole else [head, *[unit] * n]
+        pieces = [head + unit * n] if full else [head, *[unit] * n]
         events = deltas(piece for piece in pieces if piece)
         parser = both()()
         return operations(lambda: [parser.feed(event) for event in events])

@@ -36,7 +36,7 @@ def parser(name: str, case: Case) -> Parser:
 
 def summarize_parts(choice: Choice, case: Case) -> tuple[ExpectedPart, ...]:
     """Return the parts, with the ids that the case mentions."""
-    given = {one.id for one in case.expected}
+    expected_ids = {one.id for one in case.expected}
     out: list[ExpectedPart] = []
     for part in choice.parts:
         match part:
@@ -46,7 +46,9 @@ def summarize_parts(choice: Choice, case: Case) -> tuple[ExpectedPart, ...]:
                 out.append(ExpectedPart("reasoning", text))
             case ToolCall(id, name, arguments):
                 out.append(
-                    ExpectedPart("call", json.loads(arguments), name, id if id in given else None)
+                    ExpectedPart(
+                        "call", json.loads(arguments), name, id if id in expected_ids else None
+                    )
                 )
             case _:
                 raise AssertionError(part)

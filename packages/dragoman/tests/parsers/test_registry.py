@@ -78,7 +78,7 @@ def test_third_party_reasoning_format_is_found(tmp_path: Path, monkeypatch: pyte
         registry.find_tool_format("loud")
 
 
-QWEN = r"""{{- '<think>\n' }} <tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>"""
+QWEN = r"""{{- '<think>\n' }} <tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>"""  # noqa: E501
 
 
 @pytest.mark.parametrize(

@@ -168,18 +168,18 @@ def test_parser_is_independent_of_chunking_and_keeps_tokens(
 ):
     text = "".join(data.draw(st.lists(SCRAPS | st.sampled_from(bits), max_size=6)))
     pieces = cut(data.draw, text)
-    whole = fold(parse(parser(spec), deltas([text])))
+    full = fold(parse(parser(spec), deltas([text])))
     parted = fold(parse(parser(spec), deltas(pieces)))
-    assert shape(parted) == shape(whole) == shape(fold(parse(parser(spec), deltas(text))))
+    assert shape(parted) == shape(full) == shape(fold(parse(parser(spec), deltas(text))))
     assert [one.text for one in parted.tokens] == [*pieces, END.text]
 
 
 @every_template
 def test_parser_any_split_point_gives_same_result(spec: Template, bits: list[str]):
     text = "Hi " + " and\n".join(bits) + " Bye"
-    whole = shape(fold(parse(parser(spec), deltas([text]))))
+    full = shape(fold(parse(parser(spec), deltas([text]))))
     for at in range(1, len(text)):
-        assert shape(fold(parse(parser(spec), deltas([text[:at], text[at:]])))) == whole, text[:at]
+        assert shape(fold(parse(parser(spec), deltas([text[:at], text[at:]])))) == full, text[:at]
 
 
 @given(st.data())
@@ -315,9 +315,9 @@ def test_string_arguments_are_cast_to_schema_types(schema: Template, cast: str):
 def test_truncated_call_is_not_completed():
     streamed = '<tool_call>{"name": "f", "arguments": {"n": 1'
     assert answer(parser(QWEN3), streamed, FinishReason.LENGTH) == [("call", "f", '{"n": 1')]
-    whole = "<tool_call><function=f><parameter=n>1</parameter>"
-    assert answer(parser(QWEN3_CODER), whole, FinishReason.LENGTH) == [("text", whole)]
-    assert answer(parser(QWEN3_CODER), whole, FinishReason.STOP) == [("call", "f", '{"n": 1}')]
+    full = "<tool_call><function=f><parameter=n>1</parameter>"
+    assert answer(parser(QWEN3_CODER), full, FinishReason.LENGTH) == [("text", full)]
+    assert answer(parser(QWEN3_CODER), full, FinishReason.STOP) == [("call", "f", '{"n": 1}')]
 
 
 def test_reasoning_and_text_are_streamed_immediately():

@@ -23,7 +23,7 @@ class Clock:
         return self.now
 
 
-async def never(_: float) -> None:
+async def sleep_forever(_: float) -> None:
     await asyncio.Event().wait()
 
 
@@ -32,9 +32,9 @@ class FailingEngine:
     lost process would.
     """
 
-    def __init__(self, lent: HfTokenizer) -> None:
-        self._actor = ScriptedEngine(
-            Script((ScriptEntry((Say("One two three four."),), repeat=True),)), tokenizer=lent
+    def __init__(self, tokenizer: HfTokenizer) -> None:
+        self._engine = ScriptedEngine(
+            Script((ScriptEntry((Say("One two three four."),), repeat=True),)), tokenizer=tokenizer
         )
         self.dead = self.refuses = self.ignores_stop = False
         self.start_error: Exception | None = None
@@ -47,7 +47,7 @@ class FailingEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        return self._actor.capabilities
+        return self._engine.capabilities
 
     async def start(self) -> None:
         if self.refuses:
@@ -58,18 +58,18 @@ class FailingEngine:
         self.starts += 1
         self.dead = False
         self._stopped.clear()
-        await self._actor.start()
+        await self._engine.start()
 
     async def stop(self) -> None:
         if not self.ignores_stop:
             self._stopped.set()
-            await self._actor.stop()
+            await self._engine.stop()
 
     def health(self) -> Health:
-        return Health(False, "died", failed=True) if self.dead else self._actor.health()
+        return Health(False, "died", failed=True) if self.dead else self._engine.health()
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
-        async with aclosing(self._actor.generate(request)) as events:
+        async with aclosing(self._engine.generate(request)) as events:
             count = 0
             async for event in events:
                 count += 1

@@ -19,7 +19,7 @@ from dragoman.core.request import (
 from dragoman.launch import build_models
 from dragoman.pipeline.call_terms import CallTerms
 from dragoman.pipeline.context_editing import PLACEHOLDER, build_edited_prompt
-from dragoman.pipeline.model_registry import TokenBackend
+from dragoman.pipeline.engine_backends import TokenBackend
 from dragoman.pipeline.prompt_encoding import encode_prompt
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings

@@ -19,7 +19,7 @@ from dragoman.parsers import registry
 from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.reasoning_families import REASONING_FAMILIES
 from dragoman.pipeline.detokenizer import Vocabulary
-from dragoman.pipeline.model_registry import TokenBackend
+from dragoman.pipeline.engine_backends import TokenBackend
 from dragoman.pipeline.served_model import ServedModel
 from dragoman.prompts.hf_tokenizer import HfTokenizer
 from dragoman.serving.clock import SystemClock

@@ -8,20 +8,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tests.pipeline.failing_engine import Clock, FailingEngine, never
-from tests.serving.harness import tokenizer
+from tests.pipeline.failing_engine import Clock, FailingEngine, sleep_forever
+from tests.serving.harness import load_tiny_tokenizer
 
 from dragoman.core.errors import EngineError, ModelNotFound, Overloaded
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation, GenerateRequest
 from dragoman.pipeline.admit import admit
-from dragoman.pipeline.model_registry import (
-    EventBackend,
-    Models,
-    ModelSpec,
-    ModelState,
-    ServedModel,
-)
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_lifecycle import ModelSpec, ModelState
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
 from dragoman.prompts.hf_tokenizer import HfTokenizer
 from dragoman.testing.engine_under_test import build_terms
 
@@ -29,8 +26,8 @@ ASK = GenerateRequest("m", Conversation((Message(Role.USER, (Text("hi"),)),)))
 
 
 @pytest.fixture(scope="module")
-def lent() -> HfTokenizer:
-    return tokenizer()
+def tokenizer() -> HfTokenizer:
+    return load_tiny_tokenizer()
 
 
 def build_model(name: str, engine: FailingEngine) -> ServedModel:
@@ -42,12 +39,12 @@ class ModelHost:
 
     def __init__(
         self,
-        lent: HfTokenizer,
+        tokenizer: HfTokenizer,
         *,
         memory: int | None = None,
-        sleep: Callable[[float], Awaitable[None]] = never,
+        sleep: Callable[[float], Awaitable[None]] = sleep_forever,
     ) -> None:
-        self.lent = lent
+        self.tokenizer = tokenizer
         self.clock = Clock()
         self.engines: dict[str, list[FailingEngine]] = {}
         self.broken = False
@@ -64,7 +61,7 @@ class ModelHost:
         def load() -> ServedModel:
             if self.broken:
                 raise OSError("no such file")
-            self.engines.setdefault(name, []).append(FailingEngine(self.lent))
+            self.engines.setdefault(name, []).append(FailingEngine(self.tokenizer))
             self.engines[name][-1].start_error = self.start_error
             return build_model(name, self.engines[name][-1])
 
@@ -86,7 +83,9 @@ async def count_events(model: ServedModel) -> int:
 
 def names(*served_names: str) -> Models:
     first, *aliases = served_names
-    model = ServedModel(first, EventBackend(FailingEngine(tokenizer())), 1, 0, tuple(aliases))
+    model = ServedModel(
+        first, EventBackend(FailingEngine(load_tiny_tokenizer())), 1, 0, tuple(aliases)
+    )
     return Models([model, ServedModel("other", model.backend, 1, 0)])
 
 
@@ -103,8 +102,8 @@ def test_find_loaded_prefers_name_over_pattern() -> None:
     assert names("house", "o*").find_loaded("other").name == "other"
 
 
-async def test_concurrent_requests_load_model_once(lent: HfTokenizer) -> None:
-    host = ModelHost(lent)
+async def test_concurrent_requests_load_model_once(tokenizer: HfTokenizer) -> None:
+    host = ModelHost(tokenizer)
     assert host.loaded == []
     found = await asyncio.gather(*(host.models.load_and_find("a") for _ in range(5)))
     assert len({id(model) for model in found}) == 1
@@ -112,8 +111,8 @@ async def test_concurrent_requests_load_model_once(lent: HfTokenizer) -> None:
     assert await count_events(found[0]) > 0
 
 
-async def test_disconnect_during_load_does_not_cancel_it_for_others(lent: HfTokenizer) -> None:
-    host = ModelHost(lent)
+async def test_disconnect_during_load_does_not_cancel_it_for_others(tokenizer: HfTokenizer) -> None:
+    host = ModelHost(tokenizer)
     first, second = (asyncio.create_task(host.models.load_and_find("a")) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
@@ -121,9 +120,9 @@ async def test_disconnect_during_load_does_not_cancel_it_for_others(lent: HfToke
 
 
 async def test_failed_load_raises_error_and_is_retried_after_backoff(
-    lent: HfTokenizer,
+    tokenizer: HfTokenizer,
 ) -> None:
-    host = ModelHost(lent)
+    host = ModelHost(tokenizer)
     host.broken = True
     with pytest.raises(EngineError, match="could not be loaded"):
         await host.models.load_and_find("a")
@@ -138,8 +137,8 @@ async def test_failed_load_raises_error_and_is_retried_after_backoff(
     assert (await host.models.load_and_find("a")).name == "a"
 
 
-async def test_models_unload_idle_model_after_ttl(lent: HfTokenizer) -> None:
-    host = ModelHost(lent)
+async def test_models_unload_idle_model_after_ttl(tokenizer: HfTokenizer) -> None:
+    host = ModelHost(tokenizer)
     await host.models.load_and_find("a")
     await host.models.load_and_find("b")
     host.clock.now += 59
@@ -151,8 +150,8 @@ async def test_models_unload_idle_model_after_ttl(lent: HfTokenizer) -> None:
     assert not host.engines["a"][0].health().ready
 
 
-async def test_models_unload_skips_model_in_use(lent: HfTokenizer) -> None:
-    host = ModelHost(lent)
+async def test_models_unload_skips_model_in_use(tokenizer: HfTokenizer) -> None:
+    host = ModelHost(tokenizer)
     run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
     await anext(run.batches)
     host.clock.now += 1000
@@ -165,17 +164,17 @@ async def test_models_unload_skips_model_in_use(lent: HfTokenizer) -> None:
 
 
 async def test_memory_limit_unloads_least_recently_used_model(
-    lent: HfTokenizer,
+    tokenizer: HfTokenizer,
 ) -> None:
-    host = ModelHost(lent, memory=20)
+    host = ModelHost(tokenizer, memory=20)
     for name in ("a", "b", "a", "c"):
         host.clock.now += 1
         await host.models.load_and_find(name)
     assert host.loaded == ["a", "c"]
 
 
-async def test_memory_limit_unload_waits_for_running_requests(lent: HfTokenizer) -> None:
-    host = ModelHost(lent, memory=10)
+async def test_memory_limit_unload_waits_for_running_requests(tokenizer: HfTokenizer) -> None:
+    host = ModelHost(tokenizer, memory=10)
     run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
     await anext(run.batches)
     waiting = asyncio.create_task(host.models.load_and_find("b"))
@@ -191,9 +190,9 @@ async def test_memory_limit_unload_waits_for_running_requests(lent: HfTokenizer)
 
 
 async def test_memory_limit_does_not_starve_waiting_requests(
-    lent: HfTokenizer,
+    tokenizer: HfTokenizer,
 ) -> None:
-    host = ModelHost(lent, memory=10)
+    host = ModelHost(tokenizer, memory=10)
 
     async def ask(name: str) -> int:
         return await count_events(await host.models.load_and_find(name))
@@ -201,8 +200,8 @@ async def test_memory_limit_does_not_starve_waiting_requests(
     assert all(await asyncio.gather(*(ask("abc"[number % 3]) for number in range(12))))
 
 
-async def test_unread_response_does_not_keep_model_loaded(lent: HfTokenizer) -> None:
-    host = ModelHost(lent, memory=10)
+async def test_unread_response_does_not_keep_model_loaded(tokenizer: HfTokenizer) -> None:
+    host = ModelHost(tokenizer, memory=10)
     run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
     waiting = asyncio.create_task(host.models.load_and_find("b"))
     for _ in range(20):
@@ -212,30 +211,30 @@ async def test_unread_response_does_not_keep_model_loaded(lent: HfTokenizer) -> 
     assert (await waiting).name == "b"
 
 
-async def test_admit_on_unloaded_model_returns_503(lent: HfTokenizer) -> None:
-    host = ModelHost(lent, memory=10)
+async def test_admit_on_unloaded_model_returns_503(tokenizer: HfTokenizer) -> None:
+    host = ModelHost(tokenizer, memory=10)
     model = await host.models.load_and_find("a")
     await host.models.load_and_find("b")
     with pytest.raises(Overloaded):
         await admit(model, [ASK], build_terms())
 
 
-async def test_model_over_memory_limit_raises_engine_error(lent: HfTokenizer) -> None:
-    host = ModelHost(lent, memory=5)
+async def test_model_over_memory_limit_raises_engine_error(tokenizer: HfTokenizer) -> None:
+    host = ModelHost(tokenizer, memory=5)
     with pytest.raises(EngineError, match="more memory"):
         await host.models.load_and_find("a")
 
 
-async def test_restricted_view_load_unloads_other_model(lent: HfTokenizer) -> None:
-    host = ModelHost(lent, memory=10)
+async def test_restricted_view_load_unloads_other_model(tokenizer: HfTokenizer) -> None:
+    host = ModelHost(tokenizer, memory=10)
     await host.models.load_and_find("a")
     await host.models.restrict(("b",)).load_and_find("b")
     assert host.loaded == ["b"]
 
 
-def test_restricted_view_allows_adapter_without_base_model(lent: HfTokenizer) -> None:
+def test_restricted_view_allows_adapter_without_base_model(tokenizer: HfTokenizer) -> None:
     spec = ModelSpec(
-        "base", lambda: build_model("base", FailingEngine(lent)), 0, adapters=("adapter",)
+        "base", lambda: build_model("base", FailingEngine(tokenizer)), 0, adapters=("adapter",)
     )
     view = Models([spec]).restrict(("adapter",))
     assert view.find_slot("adapter").name == "base"
@@ -243,8 +242,8 @@ def test_restricted_view_allows_adapter_without_base_model(lent: HfTokenizer) ->
         view.find_slot("base")
 
 
-async def test_restricted_view_follows_model_reload(lent: HfTokenizer) -> None:
-    host = ModelHost(lent)
+async def test_restricted_view_follows_model_reload(tokenizer: HfTokenizer) -> None:
+    host = ModelHost(tokenizer)
     await host.models.start()
     view = host.models.restrict(("a", "b"))
     host.models.replace_models([slot for slot in host.models.slots if slot.name != "b"])
@@ -254,8 +253,8 @@ async def test_restricted_view_follows_model_reload(lent: HfTokenizer) -> None:
     await host.models.stop()
 
 
-async def test_removed_model_requests_end_when_engine_fails(lent: HfTokenizer) -> None:
-    host = ModelHost(lent, sleep=lambda _: asyncio.sleep(0))
+async def test_removed_model_requests_end_when_engine_fails(tokenizer: HfTokenizer) -> None:
+    host = ModelHost(tokenizer, sleep=lambda _: asyncio.sleep(0))
     await host.models.start()
     run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
     await anext(run.batches)
@@ -272,17 +271,17 @@ async def test_removed_model_requests_end_when_engine_fails(lent: HfTokenizer) -
     await host.models.stop()
 
 
-async def test_pinned_model_is_not_unloaded_for_others(lent: HfTokenizer) -> None:
-    host = ModelHost(lent, memory=10)
+async def test_pinned_model_is_not_unloaded_for_others(tokenizer: HfTokenizer) -> None:
+    host = ModelHost(tokenizer, memory=10)
     for name in ("a", "pinned", "b"):
         await host.models.begin_load(host.models.find_slot(name))
     assert host.loaded == ["b", "pinned"]
 
 
 async def test_unexpected_load_error_raises_engine_error_with_backoff(
-    lent: HfTokenizer,
+    tokenizer: HfTokenizer,
 ) -> None:
-    host = ModelHost(lent)
+    host = ModelHost(tokenizer)
     host.start_error = RuntimeError("CUDA out of memory")
     with pytest.raises(EngineError, match="could not be loaded"):
         await host.models.load_and_find("a")
@@ -291,8 +290,8 @@ async def test_unexpected_load_error_raises_engine_error_with_backoff(
     assert len(host.engines["a"]) == 1
 
 
-async def test_model_unloaded_during_restart_is_loaded_again(lent: HfTokenizer) -> None:
-    host = ModelHost(lent, memory=10)
+async def test_model_unloaded_during_restart_is_loaded_again(tokenizer: HfTokenizer) -> None:
+    host = ModelHost(tokenizer, memory=10)
     await host.models.load_and_find("a")
     slot = host.models.find_slot("a")
     (engine,) = host.engines["a"]
@@ -311,9 +310,9 @@ async def test_model_unloaded_during_restart_is_loaded_again(lent: HfTokenizer) 
 
 
 async def test_failed_model_is_unloaded_when_engine_ignores_stop(
-    lent: HfTokenizer,
+    tokenizer: HfTokenizer,
 ) -> None:
-    host = ModelHost(lent, memory=10)
+    host = ModelHost(tokenizer, memory=10)
     run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
     await anext(run.batches)
     (engine,) = host.engines["a"]
@@ -326,16 +325,16 @@ async def test_failed_model_is_unloaded_when_engine_ignores_stop(
     assert (await other).name == "b"
 
 
-async def dying(lent: HfTokenizer) -> tuple[Models, FailingEngine, Clock]:
-    engine = FailingEngine(lent)
+async def dying(tokenizer: HfTokenizer) -> tuple[Models, FailingEngine, Clock]:
+    engine = FailingEngine(tokenizer)
     clock = Clock()
-    models = Models([build_model("m", engine)], clock=clock, sleep=never)
+    models = Models([build_model("m", engine)], clock=clock, sleep=sleep_forever)
     await models.start()
     return models, engine, clock
 
 
-async def test_engine_death_fails_running_requests(lent: HfTokenizer) -> None:
-    models, engine, _ = await dying(lent)
+async def test_engine_death_fails_running_requests(tokenizer: HfTokenizer) -> None:
+    models, engine, _ = await dying(tokenizer)
     run = await admit(models.find_loaded("m"), [ASK], build_terms())
     await anext(run.batches)
     engine.dead = True
@@ -350,8 +349,8 @@ async def test_engine_death_fails_running_requests(lent: HfTokenizer) -> None:
     await models.stop()
 
 
-async def test_dead_engine_is_restarted_after_backoff(lent: HfTokenizer) -> None:
-    models, engine, clock = await dying(lent)
+async def test_dead_engine_is_restarted_after_backoff(tokenizer: HfTokenizer) -> None:
+    models, engine, clock = await dying(tokenizer)
     (place,) = models.slots
     engine.dead = True
     await models.poll(place)
@@ -363,8 +362,8 @@ async def test_dead_engine_is_restarted_after_backoff(lent: HfTokenizer) -> None
     await models.stop()
 
 
-async def test_engine_restart_backoff_grows_to_60_seconds(lent: HfTokenizer) -> None:
-    models, engine, clock = await dying(lent)
+async def test_engine_restart_backoff_grows_to_60_seconds(tokenizer: HfTokenizer) -> None:
+    models, engine, clock = await dying(tokenizer)
     (place,) = models.slots
     engine.dead = engine.refuses = True
     await models.poll(place)
@@ -382,9 +381,9 @@ async def test_engine_restart_backoff_grows_to_60_seconds(lent: HfTokenizer) -> 
 
 
 async def test_engine_restart_backoff_resets_after_healthy_period(
-    lent: HfTokenizer,
+    tokenizer: HfTokenizer,
 ) -> None:
-    models, engine, clock = await dying(lent)
+    models, engine, clock = await dying(tokenizer)
     (place,) = models.slots
     for well, pause in ((1.0, 0.5), (1.0, 1.0), (1.0, 2.0), (100.0, 0.5)):
         clock.now += well

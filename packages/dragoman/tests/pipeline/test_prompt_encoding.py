@@ -17,7 +17,7 @@ from dragoman.engines import tiny
 from dragoman.launch import build_models
 from dragoman.pipeline.call_terms import CallTerms
 from dragoman.pipeline.detokenizer import Vocabulary
-from dragoman.pipeline.model_registry import TokenBackend
+from dragoman.pipeline.engine_backends import TokenBackend
 from dragoman.pipeline.prompt_encoding import encode_prompt
 from dragoman.prompts.hf_tokenizer import HfTokenizer
 from dragoman.prompts.render import Renderer

@@ -25,14 +25,15 @@ from dragoman.core.token_engine import (
 )
 from dragoman.launch import build_models
 from dragoman.pipeline.admit import admit
+from dragoman.pipeline.engine_backends import EventBackend, TokenBackend
 from dragoman.pipeline.engine_progress import Progress
-from dragoman.pipeline.model_registry import EventBackend, ServedModel, TokenBackend
+from dragoman.pipeline.served_model import ServedModel
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman.testing.engine_under_test import build_conversation, build_terms
 
 
-class Late:
+class LateRejectingEngine:
     """An engine that accepts every request, and rejects it later."""
 
     capabilities = Capabilities()
@@ -61,19 +62,19 @@ def tiny() -> ServedModel:
 
 async def test_late_engine_rejection_equals_immediate_rejection(tiny: ServedModel) -> None:
     assert isinstance(tiny.backend, TokenBackend)
-    engine = Late()
+    engine = LateRejectingEngine()
     model = replace(tiny, backend=replace(tiny.backend, engine=engine))
     request = GenerateRequest(
         model.name, build_conversation("Hello"), choices=2, limits=GenerationLimits(max_tokens=3)
     )
     run = await admit(model, [request], build_terms())
-    with pytest.raises(RequestError, match="not this one") as refused:
+    with pytest.raises(RequestError, match="not this one") as rejected:
         await anext(run.batches)
-    assert refused.value.param == "temperature"
+    assert rejected.value.param == "temperature"
     assert len(engine.aborted) == 2
 
 
-class Stepped(Late):
+class SteppedEngine(LateRejectingEngine):
     """An engine that accepts every request; the test provides the output."""
 
     def __init__(self) -> None:
@@ -84,7 +85,7 @@ class Stepped(Late):
         self.deliver.append(deliver)
 
 
-class Collected:
+class CollectingReceiver:
     """A receiver that is always ready."""
 
     is_ready = True
@@ -99,8 +100,8 @@ class Collected:
 async def test_direct_receiver_gets_all_batches_except_end(tiny: ServedModel) -> None:
     """The consumer is resumed only once, for the end."""
     assert isinstance(tiny.backend, TokenBackend)
-    engine = Stepped()
-    collected = Collected()
+    engine = SteppedEngine()
+    collected = CollectingReceiver()
     model = replace(tiny, backend=replace(tiny.backend, engine=engine))
     limits = GenerationLimits(max_tokens=1)
     run = await admit(
@@ -129,7 +130,7 @@ async def test_direct_receiver_gets_all_batches_except_end(tiny: ServedModel) ->
     assert kinds == [[Started], [TextDelta], [TextDelta, ChoiceFinished]]
 
 
-class Direct:
+class DirectEngine:
     """An engine that delivers the test's events to its receiver, and never ends by
     itself.
 
@@ -164,7 +165,7 @@ class Direct:
         return Health()
 
 
-async def collect_directly(engine: Direct, progress: Progress) -> list[Event]:
+async def collect_directly(engine: DirectEngine, progress: Progress) -> list[Event]:
     """Collect the events that the consumer is resumed for, then wait again, which would
     reveal a stray cancellation.
     """
@@ -174,14 +175,14 @@ async def collect_directly(engine: Direct, progress: Progress) -> list[Event]:
         model, [GenerateRequest("m", build_conversation("Hello"), limits=limits)], build_terms()
     )
     assert run.direct is not None
-    run.direct.attach(Collected())
+    run.direct.attach(CollectingReceiver())
     events = [event async for batch in run.batches for event in batch]
     await asyncio.sleep(0)
     return events
 
 
 async def test_engine_failure_after_stop_string_keeps_response() -> None:
-    engine = Direct()
+    engine = DirectEngine()
     progress = Progress()
     consumer = asyncio.ensure_future(collect_directly(engine, progress))
     receiver = await engine.receiver
@@ -193,7 +194,7 @@ async def test_engine_failure_after_stop_string_keeps_response() -> None:
 
 async def test_stop_string_in_engine_generator_keeps_consumer_running() -> None:
     events = await asyncio.ensure_future(
-        collect_directly(Direct(TextDelta(0, "<stop>")), Progress())
+        collect_directly(DirectEngine(TextDelta(0, "<stop>")), Progress())
     )
     assert [type(event) for event in events] == [Started, Finished]
 
@@ -203,7 +204,7 @@ async def test_engine_failure_after_last_choice_is_ignored(tiny: ServedModel) ->
     stop string ended.
     """
     assert isinstance(tiny.backend, TokenBackend)
-    engine = Stepped()
+    engine = SteppedEngine()
     model = replace(tiny, backend=replace(tiny.backend, engine=engine))
     limits = GenerationLimits(max_tokens=9, stop=("word",))
     run = await admit(

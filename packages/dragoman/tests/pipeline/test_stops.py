@@ -100,8 +100,8 @@ def test_stop_stage_is_independent_of_chunking_and_keeps_tokens(
     pieces: list[str], stops: list[str]
 ) -> None:
     out = feed_all(stage(*stops), deltas(pieces))
-    whole = feed_all(stage(*stops), deltas("".join(pieces)))
-    assert text(out) == text(whole)
+    full = feed_all(stage(*stops), deltas("".join(pieces)))
+    assert text(out) == text(full)
     assert [token.id for event in out for token in get_answer_tokens(event)] == list(
         range(len(pieces))
     )

@@ -31,7 +31,8 @@ def result(id: str) -> Message:
         ([SYSTEM, USER, USER, ANSWER, SYSTEM, USER], [[1], [2, 3]]),
         # A long task: its question and its last step stay, the other steps are removed
         # one by one.
-        ([USER, ANSWER, USER, call("1"), result("1"), call("2"), result("2"), call("3"), result("3")], 
+        ([USER, ANSWER, USER, call("1"), result("1"), call("2"), result("2"), call("3"),
+        result("3")], 
          [[0, 1], [3, 4], [5, 6]]),
         ([USER, call("1", "2"), result("2"), result("1"), ANSWER], [[1, 2, 3]]),
         # A late result still belongs to its call, which is not removed before it.

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
@@ -179,7 +179,7 @@ async def serve(
 ) -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(settings or Settings(), SystemClock())
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models, options=ServingOptions(strict=strict)))
+    transport = httpx2.ASGITransport(build_asgi_app(models, options=ServingOptions(strict=strict)))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
     await models.stop()

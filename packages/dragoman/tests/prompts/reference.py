@@ -14,12 +14,12 @@ from tests.prompts.templates import TOKENS
 NOW = datetime(2026, 2, 3, 4, 5, 6)
 
 
-class Refused(jinja2.TemplateError):
+class TemplateRejected(jinja2.TemplateError):
     pass
 
 
 def raise_exception(message: str) -> NoReturn:
-    raise Refused(message)
+    raise TemplateRejected(message)
 
 
 def tojson(
@@ -34,7 +34,7 @@ def tojson(
     )
 
 
-def render_reference(source: str, messages: list[dict[str, Any]], **given: Any) -> str:
+def render_reference(source: str, messages: list[dict[str, Any]], **variables: Any) -> str:
     extensions: list[type[Extension]] = [loopcontrols]
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=extensions
@@ -45,5 +45,11 @@ def render_reference(source: str, messages: list[dict[str, Any]], **given: Any) 
     template = environment.from_string(
         source.replace("{% generation %}", "").replace("{% endgeneration %}", "")
     )
-    values = {"tools": None, "documents": None, "add_generation_prompt": True, **TOKENS, **given}
+    values = {
+        "tools": None,
+        "documents": None,
+        "add_generation_prompt": True,
+        **TOKENS,
+        **variables,
+    }
     return template.render(messages=messages, **values)

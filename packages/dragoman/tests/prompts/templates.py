@@ -76,7 +76,7 @@ QWEN3 = """\
         {{- '<think>\\n\\n</think>\\n\\n' }}
     {%- endif %}
 {%- endif %}
-"""
+"""  # noqa: E501
 
 LLAMA3 = """\
 {{- bos_token }}
@@ -117,7 +117,7 @@ LLAMA3 = """\
 {%- if add_generation_prompt %}
     {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
 {%- endif %}
-"""
+"""  # noqa: E501
 
 MISTRAL = """\
 {%- if messages[0]["role"] == "system" %}
@@ -143,7 +143,7 @@ MISTRAL = """\
         {{- raise_exception('Only user and assistant roles are supported!') }}
     {%- endif %}
 {%- endfor %}
-"""
+"""  # noqa: E501
 
 PARTS = """\
 {%- for message in messages -%}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.prompts import vocabularies
 from tests.prompts.reference import NOW
 
 from dragoman.core.errors import RequestError
@@ -13,7 +14,6 @@ from dragoman.core.request import Conversation
 from dragoman.prompts.chat_template import ChatTemplate
 from dragoman.prompts.hf_tokenizer import HfTokenizer
 from dragoman.prompts.render import ImagePlaceholders, Rendered, Renderer
-from tests.prompts import vocabularies
 
 TOKENIZER = HfTokenizer(json.dumps(vocabularies.byte_level_data(("<image>", "<row>"))))
 TEMPLATE = (
@@ -25,9 +25,11 @@ IMAGE = Image(InlineMedia(b""))
 
 
 def render_images(*parts: Text | Image, texts: tuple[str, ...], source: str = TEMPLATE) -> Rendered:
-    talk = Conversation((Message(Role.USER, parts),))
+    conversation = Conversation((Message(Role.USER, parts),))
     pictures = ImagePlaceholders("<image>", texts)
-    return Renderer(ChatTemplate(source), TOKENIZER).render(talk, now=NOW, placeholders=pictures)
+    return Renderer(ChatTemplate(source), TOKENIZER).render(
+        conversation, now=NOW, placeholders=pictures
+    )
 
 
 def test_render_images_inserts_text_and_tokens_per_image() -> None:

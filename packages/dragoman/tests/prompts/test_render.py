@@ -11,6 +11,7 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.prompts import vocabularies
 from tests.prompts.reference import NOW, render_reference
 from tests.prompts.templates import CONTROLS, SOURCES, TOKENS, template
 
@@ -30,7 +31,6 @@ from dragoman.core.request import Conversation, ReasoningOptions, TemplateOption
 from dragoman.prompts.chat_template import ChatTemplate
 from dragoman.prompts.hf_tokenizer import HfTokenizer
 from dragoman.prompts.render import Rendered, Renderer
-from tests.prompts import vocabularies
 
 BYTE_LEVEL = json.dumps(vocabularies.byte_level_data(CONTROLS))
 TOKENIZERS: dict[str, HfTokenizer] = {

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from datetime import UTC, datetime
 
 import pytest
+from tests.prompts import vocabularies
 
 from dragoman.core.errors import RequestError
 from dragoman.core.message import Message, Role, Text
@@ -15,7 +16,6 @@ from dragoman.isolation.worker_pool import WorkerLimits
 from dragoman.prompts.chat_template import ChatTemplate
 from dragoman.prompts.render import Renderer
 from dragoman.prompts.request_templates import RequestTemplates
-from tests.prompts import vocabularies
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 BASE = Renderer(ChatTemplate("", {"bos_token": "<s>"}), vocabularies.embedded())
@@ -31,24 +31,30 @@ def templates() -> Generator[RequestTemplates]:
     created.close()
 
 
-async def render_text(templates: RequestTemplates, source: str, talk: Conversation = TALK) -> str:
+async def render_text(
+    templates: RequestTemplates, source: str, conversation: Conversation = TALK
+) -> str:
     renderer = await templates.renderer(BASE, source)
-    return (await templates.render(renderer, renderer.steps(talk, now=NOW))).text
+    return (await templates.render(renderer, renderer.steps(conversation, now=NOW))).text
 
 
 async def test_request_template_renders_same_as_server(templates: RequestTemplates) -> None:
     source = "{{ bos_token }}{{ messages[0].content }} {{ strftime_now('%Y') }}<end>"
     assert await render_text(templates, source) == "<s>hello 2026<end>"
-    talk = Conversation((*TALK.messages, Message(Role.ASSISTANT, (Text("Hi"),))), template=PREFILL)
+    conversation = Conversation(
+        (*TALK.messages, Message(Role.ASSISTANT, (Text("Hi"),))), template=PREFILL
+    )
     source = "{% for m in messages %}{{ m.content }}<end>{% endfor %}"
-    here = Renderer(ChatTemplate(source), vocabularies.embedded()).render(talk, now=NOW).text
-    assert await render_text(templates, source, talk) == here == "hello<end>Hi"
+    here = (
+        Renderer(ChatTemplate(source), vocabularies.embedded()).render(conversation, now=NOW).text
+    )
+    assert await render_text(templates, source, conversation) == here == "hello<end>Hi"
 
 
 async def test_request_template_failure_raises_request_error(templates: RequestTemplates) -> None:
-    with pytest.raises(RequestError, match="No thanks") as refused:
+    with pytest.raises(RequestError, match="No thanks") as rejected:
         await render_text(templates, "{{ raise_exception('No thanks') }}")
-    assert refused.value.param == "messages"
+    assert rejected.value.param == "messages"
     with pytest.raises(RequestError, match="does not compile") as wrong:
         await render_text(templates, "{% if %}")
     assert wrong.value.param == "chat_template"

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.prompts import vocabularies
 from tests.prompts.reference import NOW
 from tests.prompts.templates import template
 
@@ -15,7 +16,6 @@ from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation
 from dragoman.prompts.render import Rendered, Renderer
 from dragoman.prompts.token_replay import SampledPrefixes, find_ids_since_control
-from tests.prompts import vocabularies
 
 TOKENIZER = vocabularies.embedded()
 RENDERER = Renderer(template("embedded"), TOKENIZER)

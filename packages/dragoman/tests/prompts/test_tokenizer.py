@@ -13,6 +13,7 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.prompts import vocabularies
 from tests.prompts.vocabularies import (
     CONTROLS,
     Data,
@@ -27,7 +28,6 @@ from dragoman.core.tokenizer import Tokenizer
 from dragoman.prompts.encoding_cache import ENTRY_CHARS, EncodingCache
 from dragoman.prompts.hf_tokenizer import MIN_SCANNED_CHARS, HfTokenizer, load_tokenizer
 from dragoman.prompts.tokenizer_file import TokenizerError
-from tests.prompts import vocabularies
 
 KINDS = vocabularies.all_kinds()
 CLASSIC = ["embedded", "byte level", "sentencepiece", "metaspace first", "metaspace always"]
@@ -349,9 +349,9 @@ def test_encode_broken_cached_matches_uncached(
 @given(text=hostile_texts)
 def test_encode_broken_stripping_tokens_match_encode(flags: dict[str, bool], text: str) -> None:
     tokenizer = STRIPPING[next(iter(flags))]
-    whole = f"{FILLER}{text}"
-    assert tokenizer.encode_broken(whole, "\ufdd0", cache_owner="a") == tokenizer.encode(
-        whole, special=True
+    full = f"{FILLER}{text}"
+    assert tokenizer.encode_broken(full, "\ufdd0", cache_owner="a") == tokenizer.encode(
+        full, special=True
     )
 
 

@@ -157,12 +157,12 @@ def test_routing_key_accepts_truncated_json(fields: dict[str, object]) -> None:
 
 
 def test_routing_key_truncated_body_equals_full_body() -> None:
-    whole = encode(
+    full = encode(
         instructions=SYSTEM,
         input=[say("user", FIRST), *([say("assistant", REPLY), say("user", "x")] * 50)],
     )
-    assert find_key(whole[: len(whole) // 2]) == find_key(whole)
-    assert find_key(whole[:-1]) == find_key(whole)
+    assert find_key(full[: len(full) // 2]) == find_key(full)
+    assert find_key(full[:-1]) == find_key(full)
 
 
 def test_routing_key_compressed_body_equals_content() -> None:

@@ -73,7 +73,7 @@ def test_build_application_haproxy_requires_auth_and_body_access(
 
 
 def test_kuberay_manifest_matches_ray_schema() -> None:
-    manifest = Path(__file__).parents[2] / "deploy/kuberay/rayservice.yaml"
+    manifest = Path(__file__).parents[4] / "deploy/kuberay/rayservice.yaml"
     _, service = yaml.safe_load_all(manifest.read_text())
     schema: Any = import_module("ray.serve.schema").ServeDeploySchema
     read = schema.model_validate(yaml.safe_load(service["spec"]["serveConfigV2"]))

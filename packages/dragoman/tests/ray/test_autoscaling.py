@@ -25,7 +25,7 @@ sim-output-tokens: "60"
 ray:
   {cpus: 0.25, max-replicas: 4, target-requests: 3, upscale-delay: 2, downscale-delay: 2, drain-timeout: 60,
    haproxy: false}
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")

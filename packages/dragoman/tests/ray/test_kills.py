@@ -46,7 +46,7 @@ def kill_processes(kills: int, count: int, *, others_every: int, store: str | No
 
     others_every: every so many kills, another process of the cluster is killed.
     """
-    chance = random.Random(16)
+    rng = random.Random(16)
     settings = SETTINGS + (f"store: {store}\n" if store else "")
     environment = {"RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1"}
     with run_cluster(
@@ -73,7 +73,7 @@ def kill_processes(kills: int, count: int, *, others_every: int, store: str | No
                     victims = wait_until(
                         lambda: ready if len(ready := cluster.list_ready()) > 1 else []
                     )
-                os.kill(chance.choice(victims), signal.SIGKILL)
+                os.kill(rng.choice(victims), signal.SIGKILL)
                 killed[title] += 1
         replace_all(cluster)
         for id in endless:

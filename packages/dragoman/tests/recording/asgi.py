@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message
 Value = TypeVar("Value")
 
 
-class Jumping(asyncio.SelectorEventLoop):
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock stands still while callbacks are ready, and then jumps
     to the next timer.
     """
@@ -34,7 +34,7 @@ class Jumping(asyncio.SelectorEventLoop):
 
 
 def jumping(work: Coroutine[Any, Any, Value]) -> Value:
-    loop = Jumping()
+    loop = VirtualTimeLoop()
     try:
         return loop.run_until_complete(work)
     finally:

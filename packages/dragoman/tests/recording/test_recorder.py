@@ -33,7 +33,7 @@ class Sink:
         """Nothing is open."""
 
 
-class Beats(httpx2.AsyncByteStream):
+class TimedPieces(httpx2.AsyncByteStream):
     """Pieces at intervals of a quarter of a second; None means that the upstream breaks
     off.
     """
@@ -51,7 +51,7 @@ class Beats(httpx2.AsyncByteStream):
 
 
 @dataclass
-class Bench:
+class RecorderHarness:
     """A recorder in front of a stub upstream."""
 
     clock: Clock
@@ -60,7 +60,9 @@ class Bench:
     recorder: RecordingProxy
 
 
-def bench(answer: Callable[[Clock], httpx2.Response], base: str = "http://upstream/base") -> Bench:
+def bench(
+    answer: Callable[[Clock], httpx2.Response], base: str = "http://upstream/base"
+) -> RecorderHarness:
     clock = Clock()
     sink = Sink()
     seen = list[httpx2.Request]()
@@ -71,7 +73,7 @@ def bench(answer: Callable[[Clock], httpx2.Response], base: str = "http://upstre
         return answer(clock)
 
     client = httpx2.AsyncClient(transport=httpx2.MockTransport(handle), base_url=base)
-    return Bench(
+    return RecorderHarness(
         clock, sink, seen, RecordingProxy(client, sink, now=clock.now, hosts=("localhost",))
     )
 
@@ -79,7 +81,7 @@ def bench(answer: Callable[[Clock], httpx2.Response], base: str = "http://upstre
 def build_stream(clock: Clock) -> httpx2.Response:
     headers = {"content-type": "text/event-stream", "set-cookie": "s=1", "connection": "keep-alive"}
     return httpx2.Response(
-        200, headers=headers, stream=Beats(clock, b"data: a\n\n", b"data: \xc3", b"\xa5\n\n")
+        200, headers=headers, stream=TimedPieces(clock, b"data: a\n\n", b"data: \xc3", b"\xa5\n\n")
     )
 
 
@@ -132,7 +134,7 @@ def test_recorder_forwards_headers_and_records_only_allowed() -> None:
     "path", ["/v1/models", "//evil.example/v1", "/a%2Fb", "/@evil.example", "/.."]
 )
 def test_recorder_path_cannot_escape_upstream_base(path: str) -> None:
-    set_up = bench(lambda clock: httpx2.Response(200, stream=Beats(clock, b"ok")))
+    set_up = bench(lambda clock: httpx2.Response(200, stream=TimedPieces(clock, b"ok")))
     assert jumping(ask(set_up.recorder, path, method="GET", body=b"")).body == b"ok"
     assert set_up.seen[0].url.host == "upstream"
     assert path == "/.." or set_up.seen[0].url.raw_path.startswith(b"/base/")
@@ -140,7 +142,9 @@ def test_recorder_path_cannot_escape_upstream_base(path: str) -> None:
 
 def test_recorder_forwards_and_records_upstream_error() -> None:
     set_up = bench(
-        lambda clock: httpx2.Response(429, headers={"retry-after": "3"}, stream=Beats(clock, b"{}"))
+        lambda clock: httpx2.Response(
+            429, headers={"retry-after": "3"}, stream=TimedPieces(clock, b"{}")
+        )
     )
     received = jumping(ask(set_up.recorder))
     assert (received.status, received.headers["retry-after"]) == (429, "3")
@@ -148,7 +152,7 @@ def test_recorder_forwards_and_records_upstream_error() -> None:
 
 
 def test_recorder_truncated_upstream_response_stays_truncated() -> None:
-    set_up = bench(lambda clock: httpx2.Response(200, stream=Beats(clock, b"half", None)))
+    set_up = bench(lambda clock: httpx2.Response(200, stream=TimedPieces(clock, b"half", None)))
     received = jumping(ask(set_up.recorder))
     assert received.body == b"half"
     assert not received.finished

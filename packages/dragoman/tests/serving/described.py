@@ -24,7 +24,7 @@ from dragoman.serving.routes.openapi.document import describe_api, to_path_templ
 from dragoman.serving.routes.table import Features, build_routes
 from dragoman.settings import Settings
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 REF = "#/components/schemas/"
 TRANSPORT_HEADERS = frozenset(
     {
@@ -48,12 +48,12 @@ def routes() -> tuple[Route, ...]:
 
 
 @cache
-def document() -> Json:
+def document() -> JsonObject:
     """Return the document with all routes."""
     return json.loads(describe_api(routes(), requires_key=False, is_admin=True))
 
 
-def resolve(value: Json) -> Json:
+def resolve(value: JsonObject) -> JsonObject:
     found: Any = value
     while "$ref" in found:
         reference = found["$ref"]
@@ -63,17 +63,17 @@ def resolve(value: Json) -> Json:
     return found
 
 
-def find_operation(method: str, path: str) -> Json | None:
+def find_operation(method: str, path: str) -> JsonObject | None:
     """path: as the application's table has it."""
     return document()["paths"].get(to_path_template(path), {}).get(method.lower())
 
 
 @cache
-def _closed_components() -> Json:
+def _closed_components() -> JsonObject:
     """Return the components, in which objects with declared properties allow no others
     except requested warnings.
     """
-    closed: Json = json.loads(json.dumps(document()["components"]))
+    closed: JsonObject = json.loads(json.dumps(document()["components"]))
     for name, schema in closed["schemas"].items():
         if "additionalProperties" not in schema and name not in _requests():
             schema["additionalProperties"] = False
@@ -109,7 +109,7 @@ def _requests() -> frozenset[str]:
 _VALIDATORS: dict[str, jsonschema_rs.Draft202012Validator] = {}
 
 
-def find_errors(schema: Json, value: object) -> list[str]:
+def find_errors(schema: JsonObject, value: object) -> list[str]:
     """Yield the differences of the value from the schema."""
     key = json.dumps(schema)
     if key not in _VALIDATORS:
@@ -150,7 +150,7 @@ def check_response(
     return differences
 
 
-def find_value_schema(content: Json, media: str) -> Json:
+def find_value_schema(content: JsonObject, media: str) -> JsonObject:
     """Return the schema of the values that `read_values` yields; of an event, its data."""
     schema = content[media]["schema"]
     return schema["properties"]["data"]["contentSchema"] if media == "text/event-stream" else schema
@@ -178,7 +178,7 @@ class PropertyCounter:
     def __init__(self) -> None:
         self.seen: Counter[tuple[str, str]] = Counter()
 
-    def count(self, schema: Json, value: Any) -> None:
+    def count(self, schema: JsonObject, value: Any) -> None:
         if "anyOf" in schema:
             fitting = [each for each in schema["anyOf"] if not find_errors(each, value)]
             for each in fitting[:1]:

@@ -14,14 +14,16 @@ from starlette.types import ASGIApp, Message, Scope
 
 from dragoman.engines import tiny
 from dragoman.engines.scripted import Script, ScriptedEngine, ScriptEntry
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
 from dragoman.prompts.hf_tokenizer import HfTokenizer, load_tokenizer
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.request_log import RequestLog
 from dragoman.serving.serving_options import ServingOptions
 
 
-class Counting:
+class SequentialIds:
     """A source of predictable ids."""
 
     def __init__(self) -> None:
@@ -32,8 +34,8 @@ class Counting:
         return f"{prefix}{self._count}"
 
 
-class Still:
-    """A clock that stands."""
+class FixedClock:
+    """A clock that always shows the same time."""
 
     def now(self) -> float:
         return 1_700_000_000.0
@@ -42,7 +44,7 @@ class Still:
         return 0.0
 
 
-def tokenizer() -> HfTokenizer:
+def load_tiny_tokenizer() -> HfTokenizer:
     return load_tokenizer(tiny.find_bundled_model())
 
 
@@ -77,20 +79,24 @@ def build_server(
     options: ServingOptions | None = None,
     aliases: Sequence[str] = (),
     request_log: RequestLog | None = None,
-    **engine: Any,
+    **engine_options: Any,
 ) -> ServerHarness:
-    lent = tokenizer()
+    tokenizer = load_tiny_tokenizer()
     script = Script(tuple(entries))
-    actor = ScriptedEngine(script, tokenizer=lent, **engine)
-    model = ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000, tuple(aliases))
-    app = create_app(
-        Models([model]), options=options, clock=Still(), ids=Counting(), request_log=request_log
+    engine = ScriptedEngine(script, tokenizer=tokenizer, **engine_options)
+    model = ServedModel("m", EventBackend(engine, tokenizer), 4096, 1_700_000_000, tuple(aliases))
+    app = build_asgi_app(
+        Models([model]),
+        options=options,
+        clock=FixedClock(),
+        ids=SequentialIds(),
+        request_log=request_log,
     )
-    return ServerHarness(app, actor)
+    return ServerHarness(app, engine)
 
 
 def scope(path: str, headers: Mapping[str, str] | None = None, method: str = "POST") -> Scope:
-    given = {"host": "localhost", "content-type": "application/json", **(headers or {})}
+    header_fields = {"host": "localhost", "content-type": "application/json", **(headers or {})}
     return {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -101,7 +107,7 @@ def scope(path: str, headers: Mapping[str, str] | None = None, method: str = "PO
         "raw_path": path.encode(),
         "root_path": "",
         "query_string": b"",
-        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        "headers": [(name.encode(), value.encode()) for name, value in header_fields.items()],
         "server": ("localhost", 80),
         "client": ("127.0.0.1", 1),
     }

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import httpx2
 import msgspec
-from tests.serving.harness import tokenizer
+from tests.serving.harness import load_tiny_tokenizer
 
 from dragoman.core.errors import RequestError
 from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
+from dragoman.pipeline.engine_backends import EventBackend
 from dragoman.pipeline.lora_adapters import Adapters
-from dragoman.pipeline.model_registry import EventBackend, Models, ModelSpec, ServedModel
-from dragoman.serving.app import create_app
+from dragoman.pipeline.model_lifecycle import ModelSpec
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.serving_options import ServingOptions
 
 
@@ -33,13 +36,13 @@ class Loader:
 
 
 def client(loader: Loader, lora_dir: Path | None) -> httpx2.AsyncClient:
-    lent = tokenizer()
+    tokenizer = load_tiny_tokenizer()
     backend = EventBackend(
-        ScriptedEngine(Script((ScriptEntry((Say("Hi"),)),)), tokenizer=lent), lent
+        ScriptedEngine(Script((ScriptEntry((Say("Hi"),)),)), tokenizer=tokenizer), tokenizer
     )
     model = ServedModel("m", backend, 4096, 1_700_000_000, adapters=Adapters((), loader))
     options = ServingOptions(lora_dir=None if lora_dir is None else str(lora_dir))
-    transport = httpx2.ASGITransport(create_app(Models([model]), options=options))
+    transport = httpx2.ASGITransport(build_asgi_app(Models([model]), options=options))
     return httpx2.AsyncClient(transport=transport, base_url="http://localhost")
 
 
@@ -67,9 +70,9 @@ async def test_adapter_load_outside_lora_dir_rejected(tmp_path: Path):
         assert (await load(http, inside)).status_code == 200
         assert (await load(http, "sql")).status_code == 200
         for wrong in (outside, "../secret", "link", "/etc", "/nowhere", "sql/../../secret"):
-            refused = await load(http, wrong)
-            assert refused.status_code == 403, wrong
-            assert str(tmp_path) not in refused.text
+            rejected = await load(http, wrong)
+            assert rejected.status_code == 403, wrong
+            assert str(tmp_path) not in rejected.text
         missing = await load(http, "nothing")
         assert (missing.status_code, missing.json()["error"]["param"]) == (400, "lora_path")
     assert loader.loaded == [str(inside)] * 2
@@ -78,8 +81,8 @@ async def test_adapter_load_outside_lora_dir_rejected(tmp_path: Path):
 async def test_adapter_load_without_lora_dir_returns_403(tmp_path: Path):
     loader = Loader()
     async with client(loader, None) as http:
-        refused = await load(http, build_adapter(tmp_path / "sql"))
-    assert (refused.status_code, "--lora-dir" in refused.text) == (403, True)
+        rejected = await load(http, build_adapter(tmp_path / "sql"))
+    assert (rejected.status_code, "--lora-dir" in rejected.text) == (403, True)
     assert loader.loaded == []
 
 
@@ -89,7 +92,7 @@ async def test_adapter_load_with_unloaded_model_returns_503():
 
     models = Models([ModelSpec("m", build, 0, ttl=60.0, memory=10)])
     async with httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(create_app(models)), base_url="http://localhost"
+        transport=httpx2.ASGITransport(build_asgi_app(models)), base_url="http://localhost"
     ) as http:
-        refused = await load(http, "sql")
-    assert (refused.status_code, "not loaded" in refused.text) == (503, True)
+        rejected = await load(http, "sql")
+    assert (rejected.status_code, "not loaded" in rejected.text) == (503, True)

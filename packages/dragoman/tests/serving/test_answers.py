@@ -19,8 +19,10 @@ HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]
 HELLO = ScriptEntry((Say("Hello there"),), repeat=True)
 
 
-async def stream(it: ServerHarness, **body: Any) -> list[ChatCompletionChunk]:
-    chunks = await it.openai().chat.completions.create(model="m", messages=HI, stream=True, **body)
+async def stream(server: ServerHarness, **body: Any) -> list[ChatCompletionChunk]:
+    chunks = await server.openai().chat.completions.create(
+        model="m", messages=HI, stream=True, **body
+    )
     return [chunk async for chunk in chunks]
 
 
@@ -71,23 +73,25 @@ async def test_chat_completion_separates_reasoning_and_tool_calls() -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_chat_stop_string_ends_text(streamed: bool) -> None:
-    it = build_server(HELLO, options=ServingOptions())
+    server = build_server(HELLO, options=ServingOptions())
     ask: dict[str, Any] = {"model": "m", "messages": HI, "stop": ["there"], "stream": streamed}
-    answer = await it.post("/v1/chat/completions", ask)
+    answer = await server.post("/v1/chat/completions", ask)
     assert "Hello " in answer.text or '"Hello"' in answer.text
     assert "there" not in answer.text
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_engine_rejection_before_stream_returns_400(streamed: bool) -> None:
-    it = build_server(ScriptEntry((Fail(400, "cannot"),)))
+    server = build_server(ScriptEntry((Fail(400, "cannot"),)))
     with pytest.raises(openai.BadRequestError, match="cannot"):
-        await it.openai().chat.completions.create(model="m", messages=HI, stream=streamed)
+        await server.openai().chat.completions.create(model="m", messages=HI, stream=streamed)
 
 
 async def test_stream_failure_sends_error_without_done() -> None:
-    it = build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
-    answer = await it.post("/v1/chat/completions", {"model": "m", "messages": HI, "stream": True})
+    server = build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
+    answer = await server.post(
+        "/v1/chat/completions", {"model": "m", "messages": HI, "stream": True}
+    )
     last = answer.text.strip().split("\n\n")[-1]
     assert json.loads(last.removeprefix("data: "))["error"]["message"] == "the engine broke"
     with pytest.raises(openai.APIError, match="the engine broke"):
@@ -95,10 +99,10 @@ async def test_stream_failure_sends_error_without_done() -> None:
 
 
 async def test_engine_failure_without_stream_returns_5xx() -> None:
-    it = build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))), HELLO)
+    server = build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))), HELLO)
     with pytest.raises(openai.InternalServerError, match="the engine broke"):
-        await it.openai().chat.completions.create(model="m", messages=HI)
-    reply = await it.openai().chat.completions.create(model="m", messages=HI)
+        await server.openai().chat.completions.create(model="m", messages=HI)
+    reply = await server.openai().chat.completions.create(model="m", messages=HI)
     assert reply.choices[0].message.content == "Hello there"
 
 
@@ -143,10 +147,10 @@ async def test_ignored_field_named_in_warning_header() -> None:
 
 
 async def test_strict_mode_rejects_unsupported_tool() -> None:
-    it = build_server(HELLO, options=ServingOptions(strict=True))
+    server = build_server(HELLO, options=ServingOptions(strict=True))
     ask: dict[str, Any] = {"model": "m", "messages": HI, "tools": [{"type": "web_search"}]}
-    assert (await it.post("/v1/chat/completions", ask)).status_code == 400
-    assert it.engine.num_requests == 0
+    assert (await server.post("/v1/chat/completions", ask)).status_code == 400
+    assert server.engine.num_requests == 0
 
 
 async def test_large_body_over_context_returns_context_error() -> None:
@@ -163,8 +167,8 @@ async def test_large_body_over_context_returns_context_error() -> None:
 async def test_strict_mode_rejects_ignored_field_before_engine_call(
     extra: dict[str, int],
 ) -> None:
-    it = build_server(HELLO, options=ServingOptions(strict=True))
-    answer = await it.post("/v1/chat/completions", {"model": "m", "messages": HI, **extra})
+    server = build_server(HELLO, options=ServingOptions(strict=True))
+    answer = await server.post("/v1/chat/completions", {"model": "m", "messages": HI, **extra})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == next(iter(extra))
-    assert it.engine.num_requests == 0
+    assert server.engine.num_requests == 0

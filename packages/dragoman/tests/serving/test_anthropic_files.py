@@ -7,7 +7,7 @@ from typing import Any
 
 import anthropic
 import pytest
-from tests.serving.background_server import working
+from tests.serving.background_server import run_background_server
 from tests.serving.harness import build_server
 from tests.serving.test_message_batches import sdk
 
@@ -16,7 +16,7 @@ NOW = datetime.fromtimestamp(1_700_000_000, UTC)
 
 
 async def test_anthropic_file_upload_retrieve_download_delete():
-    async with working() as server:
+    async with run_background_server() as server:
         files = sdk(server).files
         file = await files.upload(
             file=("notes/a.txt", b"hello", "text/markdown"), expires_in_seconds=7200
@@ -41,7 +41,7 @@ async def test_anthropic_file_upload_retrieve_download_delete():
 
 
 async def test_anthropic_files_list_newest_first():
-    async with working() as server:
+    async with run_background_server() as server:
         files = sdk(server).files
         ids = [(await files.upload(file=(f"{number}.txt", b"x"))).id for number in range(5)]
         assert [file.id async for file in files.list(limit=2)] == ids[::-1]
@@ -63,7 +63,7 @@ async def test_anthropic_files_list_newest_first():
 
 
 async def test_files_shared_between_openai_and_anthropic_sdks():
-    async with working(engine={"directives": True}) as server:
+    async with run_background_server(engine_options={"directives": True}) as server:
         theirs = sdk(server)
         ours = server.openai()
         uploaded = await theirs.files.upload(file=("a", b"hello", "text/plain"))
@@ -74,7 +74,7 @@ async def test_files_shared_between_openai_and_anthropic_sdks():
 
 
 async def test_file_name_with_invalid_url_is_listed():
-    async with working() as server:
+    async with run_background_server() as server:
         file = await server.openai().files.create(
             file=("http://[x/a.pdf", b"%PDF", ""), purpose="user_data"
         )
@@ -83,7 +83,7 @@ async def test_file_name_with_invalid_url_is_listed():
 
 
 async def test_message_document_block_reads_uploaded_file():
-    async with working(engine={"directives": True}) as server:
+    async with run_background_server(engine_options={"directives": True}) as server:
         client = sdk(server)
         file = await client.files.upload(file=("a.pdf", b"%PDF-1.4", "application/pdf"))
         document = {"type": "document", "source": {"type": "file", "file_id": file.id}}
@@ -105,17 +105,17 @@ async def test_message_document_block_reads_uploaded_file():
     ],
 )
 async def test_anthropic_files_list_invalid_query_uses_error_envelope(query: str, why: str):
-    async with working() as server:
-        refused = await server.get(f"/v1/files?{query}", VERSION)
-        assert (refused.status_code, refused.json()["error"]["type"]) == (
+    async with run_background_server() as server:
+        rejected = await server.get(f"/v1/files?{query}", VERSION)
+        assert (rejected.status_code, rejected.json()["error"]["type"]) == (
             400,
             "invalid_request_error",
         )
-        assert why in refused.json()["error"]["message"]
+        assert why in rejected.json()["error"]["message"]
 
 
 async def test_anthropic_file_upload_requires_file_but_no_name():
-    async with working() as server:
+    async with run_background_server() as server:
         assert (await sdk(server).files.upload(file=b"\xff")).filename == "unnamed.bin"
         with pytest.raises(
             anthropic.BadRequestError, match="expires_in_seconds: expected from 3600"
@@ -127,8 +127,8 @@ async def test_anthropic_file_upload_requires_file_but_no_name():
         ):
             await sdk(server).files.upload(file=b"x", expires_in_seconds=long)
         async with server.http() as client:
-            refused = await client.post("/v1/files", files={"other": b"x"}, headers=VERSION)
-        assert refused.json()["error"]["message"].startswith("file: Field required")
+            rejected = await client.post("/v1/files", files={"other": b"x"}, headers=VERSION)
+        assert rejected.json()["error"]["message"].startswith("file: Field required")
 
 
 async def test_shared_path_errors_use_envelope_of_client():

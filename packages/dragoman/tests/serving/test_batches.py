@@ -11,13 +11,13 @@ import httpx2
 import openai
 import pytest
 from openai.types import Batch, BatchRequestCounts
-from tests.serving.background_server import working
-from tests.serving.harness import Still, build_server
+from tests.serving.background_server import run_background_server
+from tests.serving.harness import FixedClock, build_server
 from tests.serving.responses.harness import lifespan
 
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
@@ -28,7 +28,7 @@ NONE = BatchRequestCounts(total=0, completed=0, failed=0)
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 
-class Passing(Still):
+class ManualClock(FixedClock):
     """A clock that is advanced by hand."""
 
     time = 1_700_000_000.0
@@ -67,7 +67,7 @@ async def results(client: openai.AsyncOpenAI, file: str | None) -> dict[str, Any
 
 
 async def test_batch_every_line_gets_result():
-    async with working(engine={"directives": True}) as server:
+    async with run_background_server(engine_options={"directives": True}) as server:
         client = server.openai()
         batch = await begin(
             client,
@@ -102,7 +102,7 @@ async def test_batch_every_line_gets_result():
 
 
 async def test_batch_invalid_line_fails_alone():
-    async with working() as server:
+    async with run_background_server() as server:
         client = server.openai()
         batch = await begin(
             client, line("good"), line("bad", temperature=9), line("lost", model="gone")
@@ -126,7 +126,7 @@ async def test_batch_invalid_line_fails_alone():
     ],
 )
 async def test_batch_supports_other_endpoints(endpoint: str, body: dict[str, Any], object: str):
-    async with working() as server:
+    async with run_background_server() as server:
         client = server.openai()
         request = {
             "custom_id": "a",
@@ -143,7 +143,7 @@ async def test_batch_supports_other_endpoints(endpoint: str, body: dict[str, Any
 
 async def test_batch_supports_embeddings():
     models = build_models(Settings(), SystemClock())
-    app = create_app(models, store=MemoryStore())
+    app = build_asgi_app(models, store=MemoryStore())
     async with lifespan(app):
         client = openai.AsyncOpenAI(
             api_key="none",
@@ -166,7 +166,7 @@ async def test_batch_supports_embeddings():
 
 
 async def test_batch_line_too_long_fails():
-    async with working(options=ServingOptions(max_body_bytes=2000)) as server:
+    async with run_background_server(options=ServingOptions(max_body_bytes=2000)) as server:
         client = server.openai()
         batch = await until(client, (await begin(client, line("a", "x" * 3000))).id, *ENDED)
         assert batch.errors is not None
@@ -192,7 +192,7 @@ async def test_batch_line_too_long_fails():
     ],
 )
 async def test_batch_invalid_file_fails_with_line_numbers(content: bytes, codes: list[str]):
-    async with working() as server:
+    async with run_background_server() as server:
         client = server.openai()
         file = await client.files.create(file=("x", content), purpose="batch")
         created_batch = await client.batches.create(
@@ -208,8 +208,8 @@ async def test_batch_invalid_file_fails_with_line_numbers(content: bytes, codes:
 
 
 async def test_batch_cancel_keeps_results_and_frees_engine():
-    async with working(
-        options=ServingOptions(batch_concurrency=1), engine={"directives": True}
+    async with run_background_server(
+        options=ServingOptions(batch_concurrency=1), engine_options={"directives": True}
     ) as server:
         client = server.openai()
         batch = await begin(
@@ -235,7 +235,7 @@ async def wait_for_count(client: openai.AsyncOpenAI, id: str, completed: int) ->
 
 
 async def test_batch_cancel_after_completion_returns_409():
-    async with working() as server:
+    async with run_background_server() as server:
         client = server.openai()
         batch = await begin(client, line("a"))
         await until(client, batch.id, "completed")
@@ -246,9 +246,11 @@ async def test_batch_cancel_after_completion_returns_409():
 
 
 async def test_batch_window_elapsed_expires_unfinished_lines():
-    clock = Passing()
-    async with working(
-        clock=clock, options=ServingOptions(batch_concurrency=1), engine={"directives": True}
+    clock = ManualClock()
+    async with run_background_server(
+        clock=clock,
+        options=ServingOptions(batch_concurrency=1),
+        engine_options={"directives": True},
     ) as server:
         client = server.openai()
         batch = await begin(
@@ -269,10 +271,12 @@ async def test_batch_window_elapsed_expires_unfinished_lines():
 
 
 async def test_batch_output_expiry_starts_at_batch_end():
-    clock = Passing()
+    clock = ManualClock()
     expiry = {"anchor": "created_at", "seconds": 3600}
-    async with working(
-        clock=clock, options=ServingOptions(batch_concurrency=1), engine={"directives": True}
+    async with run_background_server(
+        clock=clock,
+        options=ServingOptions(batch_concurrency=1),
+        engine_options={"directives": True},
     ) as server:
         client = server.openai()
         long = line("long", "[[delay 1000]][[say never]]")
@@ -293,12 +297,12 @@ async def test_batch_resumes_after_server_restart(tmp_path: Path):
     slow = line("slow", "[[delay 1000]][[say never]]")
     lines = [line(f"r{number}") for number in range(8)]
     path = tmp_path / "x.db"
-    async with working(
-        store=SqliteStore(path, now=Still().now), engine={"directives": True}
+    async with run_background_server(
+        store=SqliteStore(path, now=FixedClock().now), engine_options={"directives": True}
     ) as server:
         batch = await begin(server.openai(), *lines[:4], slow, *lines[4:])
         await wait_for_count(server.openai(), batch.id, 8)
-    async with working(store=SqliteStore(path, now=Still().now)) as server:
+    async with run_background_server(store=SqliteStore(path, now=FixedClock().now)) as server:
         # This engine ignores directives, so the remaining lines are answered at once.
         batch = await until(server.openai(), batch.id, *ENDED)
         assert batch.status == "completed"
@@ -312,8 +316,11 @@ async def test_batch_resumes_after_server_restart(tmp_path: Path):
 
 
 async def test_batch_two_servers_process_each_line_once(tmp_path: Path):
-    stores = [SqliteStore(tmp_path / "x.db", now=Still().now) for _ in range(2)]
-    async with working(store=stores[0]) as one, working(store=stores[1]) as two:
+    stores = [SqliteStore(tmp_path / "x.db", now=FixedClock().now) for _ in range(2)]
+    async with (
+        run_background_server(store=stores[0]) as one,
+        run_background_server(store=stores[1]) as two,
+    ):
         batches = [
             await begin(one.openai(), *(line(f"r{number}") for number in range(10)))
             for _ in range(4)
@@ -325,7 +332,7 @@ async def test_batch_two_servers_process_each_line_once(tmp_path: Path):
 
 async def test_batch_line_retries_after_503():
     options = ServingOptions(batch_concurrency=4)
-    async with working(
+    async with run_background_server(
         ScriptEntry((Fail(503, "later"),)), ScriptEntry((Say("at last"),)), options=options
     ) as server:
         client = server.openai()
@@ -335,7 +342,7 @@ async def test_batch_line_retries_after_503():
 
 
 async def test_batch_requests_have_lower_priority_than_direct():
-    async with working() as server:
+    async with run_background_server() as server:
         client = server.openai()
         await until(client, (await begin(client, line("a", priority=-5))).id, *ENDED)
         await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
@@ -344,7 +351,7 @@ async def test_batch_requests_have_lower_priority_than_direct():
 
 
 async def test_batch_of_other_key_not_found():
-    async with working(options=ServingOptions(api_key=("a", "b"))) as server:
+    async with run_background_server(options=ServingOptions(api_key=("a", "b"))) as server:
         batch = await begin(server.openai("a"), line("x"))
         batch = await until(server.openai("a"), batch.id, *ENDED)
         other = server.openai("b")
@@ -361,7 +368,7 @@ async def test_batch_of_other_key_not_found():
 
 
 async def test_batches_list_newest_first_paginated():
-    async with working() as server:
+    async with run_background_server() as server:
         client = server.openai()
         ids = [(await begin(client, line("x"))).id for _ in range(3)]
         assert [batch.id async for batch in client.batches.list(limit=1)] == ids[::-1]
@@ -381,7 +388,7 @@ async def test_batches_list_newest_first_paginated():
     ],
 )
 async def test_batch_create_invalid_field_rejected_by_name(wrong: dict[str, Any], param: str):
-    async with working() as server:
+    async with run_background_server() as server:
         client = server.openai()
         file = await client.files.create(file=b"x", purpose="batch")
         order: Any = {
@@ -401,8 +408,8 @@ async def test_batches_list_without_store_returns_400():
 
 
 async def test_batch_exceeding_storage_limit_fails():
-    store = MemoryStore(Bounds(nbytes=6000), now=Still().now)
-    async with working(store=store) as server:
+    store = MemoryStore(Bounds(nbytes=6000), now=FixedClock().now)
+    async with run_background_server(store=store) as server:
         client = server.openai()
         batch = await until(
             client, (await begin(client, *(line(f"r{number}") for number in range(12)))).id, *ENDED

@@ -14,13 +14,13 @@ import jsonschema_rs
 import pytest
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
 
-Json = dict[str, Any]
-STORY: Json = {
+JsonObject = dict[str, Any]
+STORY: JsonObject = {
     "type": "object",
     "properties": {
         "title": {"type": "string", "minLength": 100},
@@ -29,9 +29,9 @@ STORY: Json = {
     "required": ["title", "parts"],
     "additionalProperties": False,
 }
-FORMAT: Json = {"type": "json_schema", "json_schema": {"name": "story", "schema": STORY}}
-MESSAGES: list[Json] = [{"role": "user", "content": "Tell me a long story as JSON."}]
-CLOSE: Json = {"structured_outputs": {"close_at_limit": True}}
+FORMAT: JsonObject = {"type": "json_schema", "json_schema": {"name": "story", "schema": STORY}}
+MESSAGES: list[JsonObject] = [{"role": "user", "content": "Tell me a long story as JSON."}]
+CLOSE: JsonObject = {"structured_outputs": {"close_at_limit": True}}
 CUT = 48
 
 
@@ -41,7 +41,7 @@ async def serving(
 ) -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(Settings(model=model, served_model_name=("m",)), SystemClock())
     await models.start()
-    app = create_app(models, options=ServingOptions(close_at_limit=by_default))
+    app = build_asgi_app(models, options=ServingOptions(close_at_limit=by_default))
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(app), base_url="http://localhost"
     ) as client:
@@ -84,7 +84,7 @@ async def test_close_at_limit_as_server_default():
         with pytest.raises(json.JSONDecodeError):
             json.loads((await chat(client, **own)).json()["choices"][0]["message"]["content"])
         text = {"format": {"type": "json_schema", "name": "story", "schema": STORY}}
-        body: Json = {"model": "m", "input": MESSAGES, "max_output_tokens": CUT, "text": text}
+        body: JsonObject = {"model": "m", "input": MESSAGES, "max_output_tokens": CUT, "text": text}
         response = (await client.post("/v1/responses", json=body)).json()
         assert (response["status"], response["incomplete_details"]) == (
             "incomplete",
@@ -103,7 +103,7 @@ async def test_close_at_limit_as_server_default():
 
 
 async def test_close_at_limit_closes_tool_call_and_reasoning():
-    call: Json = {"type": "function", "function": {"name": "tell", "parameters": STORY}}
+    call: JsonObject = {"type": "function", "function": {"name": "tell", "parameters": STORY}}
     async with serving() as client:
         answer = await chat(
             client,

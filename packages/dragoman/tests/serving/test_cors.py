@@ -8,8 +8,8 @@ from starlette.datastructures import Headers
 
 from dragoman.core.errors import PermissionDenied
 from dragoman.launch import build_models
-from dragoman.launch.server import build_serving_options
-from dragoman.serving.app import create_app
+from dragoman.launch.server_assembly import build_serving_options
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.cors import CorsPolicy
 from dragoman.settings import Settings, SettingsError
@@ -21,9 +21,13 @@ ASKS = {"access-control-request-method": "POST"}
 
 
 def build_request_headers(origin: str | None = None, **more: str) -> Headers:
-    given = {name.replace("_", "-"): value for name, value in more.items()}
+    header_fields = {name.replace("_", "-"): value for name, value in more.items()}
     return Headers(
-        {"host": "localhost:8000", **({} if origin is None else {"origin": origin}), **given}
+        {
+            "host": "localhost:8000",
+            **({} if origin is None else {"origin": origin}),
+            **header_fields,
+        }
     )
 
 
@@ -134,7 +138,9 @@ def client(*allowed: str) -> httpx2.AsyncClient:
     settings = Settings(
         model="scripted", allowed_origins=allowed, api_key=("mine",), admin_api_key=("boss",)
     )
-    app = create_app(build_models(settings, SystemClock()), options=build_serving_options(settings))
+    app = build_asgi_app(
+        build_models(settings, SystemClock()), options=build_serving_options(settings)
+    )
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost:8000")
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.serving.background_server import working
+from tests.serving.background_server import run_background_server
 from tests.serving.harness import build_server
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
@@ -22,7 +22,7 @@ TOOL: dict[str, Any] = {"name": "f", "description": "Finds.", "input_schema": {"
 
 async def test_count_tokens_scripted_engine_equals_usage() -> None:
     body = {"model": "m", "messages": HI, "tools": [TOOL], "system": "Be brief."}
-    async with working() as server:
+    async with run_background_server() as server:
         counted = await server.post("/v1/messages/count_tokens", body)
         answer = await server.post("/v1/messages", {**body, "max_tokens": 9})
         assert counted.json() == {"input_tokens": answer.json()["usage"]["input_tokens"]}
@@ -38,7 +38,7 @@ async def test_count_tokens_scripted_engine_equals_usage() -> None:
 
 
 async def test_count_tokens_prompt_over_context_is_counted() -> None:
-    async with working(engine={"max_model_len": 16}) as server:
+    async with run_background_server(engine_options={"max_model_len": 16}) as server:
         body = {"model": "m", "messages": [{"role": "user", "content": "word " * 100}]}
         assert (await server.post("/v1/messages", {**body, "max_tokens": 9})).status_code == 400
         assert (await server.post("/v1/messages/count_tokens", body)).json()["input_tokens"] > 100
@@ -71,7 +71,7 @@ async def test_count_tokens_unknown_field_warns_by_name(path: str, body: dict[st
 async def test_usage_cache_write_tokens_match_next_cached_tokens(model: str) -> None:
     models = build_models(Settings(model=model, served_model_name=("m",)), SystemClock())
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models))
+    transport = httpx2.ASGITransport(build_asgi_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
 
         async def usage(path: str, **fields: Any) -> dict[str, Any]:

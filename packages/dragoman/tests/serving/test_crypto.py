@@ -73,20 +73,20 @@ def headers(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
-async def respond(it: ServerHarness, key: str, input: Any, **fields: Any) -> httpx2.Response:
-    return await it.post(
+async def respond(server: ServerHarness, key: str, input: Any, **fields: Any) -> httpx2.Response:
+    return await server.post(
         "/v1/responses", {"model": "m", "input": input, "include": INCLUDE, **fields}, headers(key)
     )
 
 
 async def test_encrypted_reasoning_round_trips_only_for_its_owner():
-    it = two_keys()
-    reasoning, *_ = (await respond(it, "mine", "hi")).json()["output"]
+    server = two_keys()
+    reasoning, *_ = (await respond(server, "mine", "hi")).json()["output"]
     replayed = [{"role": "user", "content": "hi"}, reasoning, {"role": "user", "content": "and?"}]
-    assert "x-dragoman-warnings" not in (await respond(it, "mine", replayed)).headers
-    assert "input[1]" in (await respond(it, "yours", replayed)).headers["x-dragoman-warnings"]
-    refused = await respond(two_keys("strict"), "mine", replayed)
-    assert (refused.status_code, refused.json()["error"]["param"]) == (
+    assert "x-dragoman-warnings" not in (await respond(server, "mine", replayed)).headers
+    assert "input[1]" in (await respond(server, "yours", replayed)).headers["x-dragoman-warnings"]
+    rejected = await respond(two_keys("strict"), "mine", replayed)
+    assert (rejected.status_code, rejected.json()["error"]["param"]) == (
         400,
         "input[1].encrypted_content",
     )
@@ -108,7 +108,7 @@ async def test_encrypted_reasoning_contains_no_plaintext():
 @pytest.mark.parametrize("display", ["omitted", "summarized"])
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_thinking_block_signature_of_other_owner_rejected(display: str, streamed: bool):
-    it = two_keys("strict")
+    server = two_keys("strict")
     ask: dict[str, Any] = {
         "model": "m",
         "max_tokens": 20,
@@ -117,10 +117,10 @@ async def test_thinking_block_signature_of_other_owner_rejected(display: str, st
     hello: Any = {"role": "user", "content": "hi"}
 
     async def post(key: str, messages: list[Any]) -> httpx2.Response:
-        return await it.post("/v1/messages", {**ask, "messages": messages}, headers(key))
+        return await server.post("/v1/messages", {**ask, "messages": messages}, headers(key))
 
     client = anthropic.AsyncAnthropic(
-        api_key="mine", base_url="http://localhost", http_client=it.http()
+        api_key="mine", base_url="http://localhost", http_client=server.http()
     )
     if streamed:
         async with client.messages.stream(**ask, messages=[hello]) as stream:
@@ -138,6 +138,6 @@ async def test_thinking_block_signature_of_other_owner_rejected(display: str, st
         {"role": "user", "content": "and?"},
     ]
     assert (await post("mine", replayed)).status_code == 200
-    refused = await post("yours", replayed)
-    assert refused.status_code == 400
-    assert "Invalid `signature` in `thinking` block" in refused.json()["error"]["message"]
+    rejected = await post("yours", replayed)
+    assert rejected.status_code == 400
+    assert "Invalid `signature` in `thinking` block" in rejected.json()["error"]["message"]

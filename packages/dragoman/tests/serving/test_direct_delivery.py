@@ -41,22 +41,24 @@ from dragoman.engines import tiny
 from dragoman.http import asgi_extensions
 from dragoman.parsers import registry
 from dragoman.pipeline.detokenizer import Vocabulary
-from dragoman.pipeline.model_registry import Models, ServedModel, TokenBackend
+from dragoman.pipeline.engine_backends import TokenBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
 from dragoman.prompts.render import Renderer
 from dragoman.prompts.template_loader import load_template
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.store import MemoryStore
 
-from .harness import Counting, Still, scope, tokenizer
+from .harness import FixedClock, SequentialIds, load_tiny_tokenizer, scope
 
-TOKENIZER = tokenizer()
+TOKENIZER = load_tiny_tokenizer()
 VOCABULARY = Vocabulary(TOKENIZER)
 TEMPLATE = load_template(tiny.find_bundled_model())
 assert TEMPLATE is not None
 RENDERER = Renderer(TEMPLATE, TOKENIZER)
 
 
-class Stepping:
+class SteppedEngine:
     """An engine whose steps the test runs."""
 
     capabilities = Capabilities(
@@ -90,7 +92,7 @@ class Stepping:
         return Health()
 
 
-def build_app(engine: Stepping) -> ASGIApp:
+def build_app(engine: SteppedEngine) -> ASGIApp:
     backend = TokenBackend(
         engine, TOKENIZER, VOCABULARY, BoundedCompiler(TOKENIZER, [0]), frozenset({0}), RENDERER
     )
@@ -98,7 +100,9 @@ def build_app(engine: Stepping) -> ASGIApp:
     reasoning = registry.find_reasoning_format("qwen3", added)
     tools = registry.find_tool_format("hermes", added)
     model = ServedModel("m", backend, 4096, 1_700_000_000, reasoning=reasoning, tools=tools)
-    return create_app(Models([model]), clock=Still(), ids=Counting(), store=MemoryStore())
+    return build_asgi_app(
+        Models([model]), clock=FixedClock(), ids=SequentialIds(), store=MemoryStore()
+    )
 
 
 @dataclass
@@ -167,9 +171,9 @@ PATHS: dict[str, dict[str, Any]] = {
 
 async def respond(
     path: str, steps: list[Step], *, stream: bool, direct: bool, turns: list[bool]
-) -> tuple[Client, Stepping]:
+) -> tuple[Client, SteppedEngine]:
     """Send one request; return the connection and the engine."""
-    engine = Stepping()
+    engine = SteppedEngine()
     client = Client(
         json.dumps({"model": "m", "stream": stream, **PATHS[path]}).encode(), direct, turns
     )
@@ -306,7 +310,7 @@ async def test_direct_delivery_writes_once_per_iteration() -> None:
 
 @pytest.mark.parametrize("direct", [False, True])
 async def test_direct_delivery_stores_every_token(direct: bool) -> None:
-    engine = Stepping()
+    engine = SteppedEngine()
     app = cast(Any, build_app(engine))
     call = {
         "model": "m",
@@ -363,7 +367,9 @@ class Stream:
 
 
 @asynccontextmanager
-async def connections(wire: Wire, engine: Stepping, count: int) -> AsyncGenerator[list[Stream]]:
+async def connections(
+    wire: Wire, engine: SteppedEngine, count: int
+) -> AsyncGenerator[list[Stream]]:
     """Open streams whose requests reach the engine in this order."""
     body = json.dumps(
         {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
@@ -388,7 +394,7 @@ async def test_direct_delivery_slow_reader_does_not_delay_others() -> None:
     """Each fast client has its token before the next step, while the slow one has
     stopped reading.
     """
-    engine = Stepping()
+    engine = SteppedEngine()
     async with serving(build_app(engine)) as wire, connections(wire, engine, 256) as streams:
         slow, *fast = streams
         long = TOKENIZER.encode("answer", special=False)[0]
@@ -414,7 +420,7 @@ async def test_direct_delivery_slow_reader_does_not_delay_others() -> None:
 
 
 async def test_direct_delivery_disconnect_aborts_engine_request() -> None:
-    engine = Stepping()
+    engine = SteppedEngine()
     async with (
         serving(build_app(engine)) as wire,
         connections(wire, engine, 2) as (leaving, staying),

@@ -31,7 +31,7 @@ def extended(request: pytest.FixtureRequest) -> bool:
     return request.param == "extension"
 
 
-class Line:
+class AsgiConnection:
     """Both ends of one ASGI connection."""
 
     def __init__(self, ask: dict[str, Any], extended: bool = False) -> None:
@@ -68,7 +68,7 @@ class Line:
             await self.news.wait()
 
 
-class Asleep:
+class EndlessSleep:
     """A `sleep` function that never returns, with an event for its start."""
 
     def __init__(self) -> None:
@@ -79,9 +79,9 @@ class Asleep:
         await asyncio.Event().wait()
 
 
-def talk(it: ServerHarness, line: Line) -> asyncio.Task[None]:
+def start_request(server: ServerHarness, line: AsgiConnection) -> asyncio.Task[None]:
     async def run() -> None:
-        await it.app(line.scope("/v1/chat/completions"), line.inbox.get, line.send)
+        await server.app(line.scope("/v1/chat/completions"), line.inbox.get, line.send)
 
     return asyncio.create_task(run())
 
@@ -93,41 +93,41 @@ def talk(it: ServerHarness, line: Line) -> asyncio.Task[None]:
 async def test_disconnect_before_or_during_output_aborts_engine(
     streamed: bool, entries: tuple[Any, ...], extended: bool
 ) -> None:
-    sleep = Asleep()
-    it = build_server(ScriptEntry(entries), sleep=sleep)
-    line = Line({**ASK, "stream": streamed}, extended)
-    task = talk(it, line)
+    sleep = EndlessSleep()
+    server = build_server(ScriptEntry(entries), sleep=sleep)
+    line = AsgiConnection({**ASK, "stream": streamed}, extended)
+    task = start_request(server, line)
     await sleep.begun.wait()
     line.leave()
     await asyncio.wait_for(task, 10)
-    assert (it.engine.num_closed_early, it.engine.num_running) == (1, 0)
+    assert (server.engine.num_closed_early, server.engine.num_running) == (1, 0)
 
 
 async def test_disconnect_multiple_prompts_aborts_all(extended: bool) -> None:
-    sleep = Asleep()
-    it = build_server(ScriptEntry((Wait(9.0), Say("late")), repeat=True), sleep=sleep)
-    line = Line({"model": "m", "prompt": ["a", "b", "c"]}, extended)
-    task = asyncio.create_task(_run(it, line, "/v1/completions"))
+    sleep = EndlessSleep()
+    server = build_server(ScriptEntry((Wait(9.0), Say("late")), repeat=True), sleep=sleep)
+    line = AsgiConnection({"model": "m", "prompt": ["a", "b", "c"]}, extended)
+    task = asyncio.create_task(_run(server, line, "/v1/completions"))
     await sleep.begun.wait()
     line.leave()
     await asyncio.wait_for(task, 10)
-    assert (it.engine.num_closed_early, it.engine.num_running) == (3, 0)
+    assert (server.engine.num_closed_early, server.engine.num_running) == (3, 0)
 
 
-async def _run(it: ServerHarness, line: Line, path: str) -> None:
-    await it.app(line.scope(path), line.inbox.get, line.send)
+async def _run(server: ServerHarness, line: AsgiConnection, path: str) -> None:
+    await server.app(line.scope(path), line.inbox.get, line.send)
 
 
 async def test_idle_stream_sends_headers_and_keepalives(extended: bool) -> None:
-    sleep = Asleep()
+    sleep = EndlessSleep()
     patience = StreamTimeouts(headers=0.001, keepalive=0.001)
-    it = build_server(
+    server = build_server(
         ScriptEntry((Wait(9.0), Say("late"))),
         options=ServingOptions(timeouts=patience),
         sleep=sleep,
     )
-    line = Line({**ASK, "stream": True}, extended)
-    task = talk(it, line)
+    line = AsgiConnection({**ASK, "stream": True}, extended)
+    task = start_request(server, line)
     await line.until(b": keepalive\n\n: keepalive\n\n")
     assert line.sent[0]["status"] == 200
     line.leave()
@@ -136,33 +136,33 @@ async def test_idle_stream_sends_headers_and_keepalives(extended: bool) -> None:
 
 async def test_stalled_client_is_dropped(extended: bool) -> None:
     patience = StreamTimeouts(headers=0.001, keepalive=0.001, stall=0.002)
-    it = build_server(
+    server = build_server(
         ScriptEntry((Say("Hello there"), Say(" again"))), options=ServingOptions(timeouts=patience)
     )
-    line = Line({**ASK, "stream": True}, extended)
+    line = AsgiConnection({**ASK, "stream": True}, extended)
 
     async def deaf(message: Message) -> None:
         line.sent.append(message)
         if message["type"] == "http.response.body":
             await asyncio.Event().wait()
 
-    await asyncio.wait_for(it.app(line.scope("/v1/chat/completions"), line.inbox.get, deaf), 10)
-    assert it.engine.num_running == 0
+    await asyncio.wait_for(server.app(line.scope("/v1/chat/completions"), line.inbox.get, deaf), 10)
+    assert server.engine.num_running == 0
     assert len(line.sent) == 2
 
 
 async def test_disconnect_during_request_body_skips_engine(extended: bool) -> None:
-    it = build_server(ScriptEntry((Say("Hello"),)))
-    line = Line(ASK, extended)
+    server = build_server(ScriptEntry((Say("Hello"),)))
+    line = AsgiConnection(ASK, extended)
     line.inbox.get_nowait()
     line.inbox.put_nowait({"type": "http.request", "body": b"{", "more_body": True})
     line.leave()
-    await asyncio.wait_for(talk(it, line), 10)
-    assert (it.engine.num_requests, line.sent) == (0, [])
+    await asyncio.wait_for(start_request(server, line), 10)
+    assert (server.engine.num_requests, line.sent) == (0, [])
 
 
 async def test_disconnect_cancels_embeddings(extended: bool) -> None:
-    line = Line(ASK, extended)
+    line = AsgiConnection(ASK, extended)
     begun = asyncio.Event()
     ended = asyncio.Event()
 
@@ -193,11 +193,11 @@ async def test_disconnect_cancels_embeddings(extended: bool) -> None:
 
 
 async def test_server_cancel_is_not_treated_as_client_disconnect(extended: bool) -> None:
-    sleep = Asleep()
-    it = build_server(ScriptEntry((Say("Hello there"), Wait(9.0), Say("!"))), sleep=sleep)
-    task = talk(it, Line({**ASK, "stream": True}, extended))
+    sleep = EndlessSleep()
+    server = build_server(ScriptEntry((Say("Hello there"), Wait(9.0), Say("!"))), sleep=sleep)
+    task = start_request(server, AsgiConnection({**ASK, "stream": True}, extended))
     await sleep.begun.wait()
     task.cancel()
     await asyncio.wait([task], timeout=10)
     assert task.cancelled()
-    assert (it.engine.num_closed_early, it.engine.num_running) == (1, 0)
+    assert (server.engine.num_closed_early, server.engine.num_running) == (1, 0)

@@ -17,7 +17,7 @@ import pytest_asyncio
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
@@ -110,7 +110,7 @@ CASES: dict[str, dict[str, Any]] = {
 async def client() -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(Settings(max_model_len=2048), SystemClock())
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models))
+    transport = httpx2.ASGITransport(build_asgi_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
         yield http
     await models.stop()
@@ -293,10 +293,10 @@ async def test_completion_echo_logprobs_scores_prompt_ids(client: httpx2.AsyncCl
     ids = [[5, 6, 7, 8], [9, 10, 11, 12, 13]]
     body = {"prompt": ids, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
     choices = (await client.post("/v1/completions", json=body)).json()["choices"]
-    for given, choice in zip(ids, choices, strict=True):
+    for prompt_ids, choice in zip(ids, choices, strict=True):
         logprobs = choice["logprobs"]["token_logprobs"]
         tops = choice["logprobs"]["top_logprobs"]
-        assert len(logprobs) == len(given) + 1
+        assert len(logprobs) == len(prompt_ids) + 1
         assert logprobs[0] is None
         assert logprobs[-1] == max(tops[-1].values())
 

@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
@@ -30,7 +30,7 @@ from .harness import body, build_server, scope
 @asynccontextmanager
 async def serving(model: str, **options: Any) -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(Settings(model=model), SystemClock())
-    app = create_app(models, options=ServingOptions(**options))
+    app = build_asgi_app(models, options=ServingOptions(**options))
     await models.start()
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(app), base_url="http://localhost/v1"
@@ -130,13 +130,13 @@ async def test_embeddings_oversized_input_rejected_unless_truncated(http: httpx2
 async def test_embeddings_unsupported_dimensions_rejected(http: httpx2.AsyncClient):
     assert (await post(http, dimensions=32)).status_code == 200
     for dimensions in (8, 33):
-        refused = await post(http, dimensions=dimensions)
-        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "dimensions")
+        rejected = await post(http, dimensions=dimensions)
+        assert (rejected.status_code, rejected.json()["error"]["param"]) == (400, "dimensions")
 
 
 async def test_embeddings_unknown_token_id_rejected(http: httpx2.AsyncClient):
-    refused = await post(http, input=[1, 10_000])
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+    rejected = await post(http, input=[1, 10_000])
+    assert (rejected.status_code, rejected.json()["error"]["param"]) == (400, "input")
 
 
 async def test_encoder_model_rejects_generation(http: httpx2.AsyncClient):
@@ -146,9 +146,9 @@ async def test_encoder_model_rejects_generation(http: httpx2.AsyncClient):
         "/responses": {"input": "Hi"},
         "/messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5},
     }.items():
-        refused = await http.post(path, json={**payload, "stream": True})
-        assert refused.status_code == 400
-        assert "/v1/embeddings" in refused.json()["error"]["message"]
+        rejected = await http.post(path, json={**payload, "stream": True})
+        assert rejected.status_code == 400
+        assert "/v1/embeddings" in rejected.json()["error"]["message"]
     counted = await http.post(
         "/messages/count_tokens", json={"messages": [{"role": "user", "content": "Hi"}]}
     )
@@ -166,26 +166,26 @@ async def test_embeddings_unknown_field_warned_or_rejected(
 
 async def test_embeddings_cross_encoder_rejected(tmp_path: Path):
     async with serving(str(write_encoder(tmp_path, SCORER))) as http:
-        refused = await post(http)
-        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+        rejected = await post(http)
+        assert (rejected.status_code, rejected.json()["error"]["param"]) == (400, "model")
 
 
 async def test_embeddings_unsupported_engine_rejected():
-    refused = await build_server().post("/v1/embeddings", {"model": "m", "input": "x"})
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+    rejected = await build_server().post("/v1/embeddings", {"model": "m", "input": "x"})
+    assert (rejected.status_code, rejected.json()["error"]["param"]) == (400, "model")
 
 
 async def test_embeddings_tiny_model_supports_dimensions():
     async with serving("tiny") as http:
         texts = ["The capital of Japan is Tokyo.", "Tokyo is the capital of Japan.", "Count to 12."]
-        whole = np.array(vectors(await post(http, input=texts)))
+        full = np.array(vectors(await post(http, input=texts)))
         short = np.array(vectors(await post(http, input=texts, dimensions=16)))
         raw = np.array(vectors(await post(http, input=texts, normalize=False)))
-    assert np.allclose(np.linalg.norm(whole, axis=1), 1, atol=1e-6)
+    assert np.allclose(np.linalg.norm(full, axis=1), 1, atol=1e-6)
     assert np.allclose(np.linalg.norm(short, axis=1), 1, atol=1e-6)
     assert short.shape == (3, 16)
     assert np.allclose(short[0] / short[0, 0], raw[0, :16] / raw[0, 0], rtol=1e-4)
-    assert whole[0] @ whole[1] > whole[0] @ whole[2]
+    assert full[0] @ full[1] > full[0] @ full[2]
 
 
 async def test_embeddings_concurrent_calls_get_own_vectors(http: httpx2.AsyncClient):
@@ -197,7 +197,7 @@ async def test_embeddings_concurrent_calls_get_own_vectors(http: httpx2.AsyncCli
 
 async def test_embeddings_disconnected_client_gets_no_response(directory: Path):
     models = build_models(Settings(model=str(directory)), SystemClock())
-    app = create_app(models)
+    app = build_asgi_app(models)
     await models.start()
     fields = json.dumps({"input": ["cat"] * 2000}).encode()
     messages = iter([{"type": "http.request", "body": fields}, {"type": "http.disconnect"}])

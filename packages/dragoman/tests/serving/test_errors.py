@@ -42,18 +42,20 @@ def check(answer: Any, status: int) -> dict[str, Any]:
     ],
 )
 async def test_invalid_body_returns_400(raw: bytes) -> None:
-    it = build_server(HELLO)
-    async with it.http() as client:
+    server = build_server(HELLO)
+    async with server.http() as client:
         answer = await client.post(CHAT, content=raw, headers={"content-type": "application/json"})
     check(answer, 400)
-    assert it.engine.num_requests == 0
+    assert server.engine.num_requests == 0
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("temperature", 3), ("temperature", "1"), ("top_p", -1), ("n", 1.9), ("n", 0), ("n", True), ("max_tokens", "3"),
-        ("stop", [""]), ("seed", 2**70), ("top_logprobs", 3), ("tool_choice", "sometimes"), ("messages", []),
+        ("temperature", 3), ("temperature", "1"), ("top_p", -1), ("n", 1.9), ("n", 0), ("n", True),
+        ("max_tokens", "3"),
+        ("stop", [""]), ("seed", 2**70), ("top_logprobs", 3), ("tool_choice", "sometimes"),
+        ("messages", []),
         ("logit_bias", {"x": 1}), ("response_format", {"type": "yaml"}),
     ],
 )  # fmt: skip
@@ -61,12 +63,14 @@ async def test_invalid_body_returns_400(raw: bytes) -> None:
 async def test_invalid_field_returns_400_with_param(
     field: str, value: object, streamed: bool
 ) -> None:
-    it = build_server(HELLO)
-    answer = await it.post(CHAT, {"model": "m", "messages": HI, "stream": streamed, field: value})
+    server = build_server(HELLO)
+    answer = await server.post(
+        CHAT, {"model": "m", "messages": HI, "stream": streamed, field: value}
+    )
     error = check(answer, 400)
     assert error["param"] is not None
     assert error["param"].startswith(field)
-    assert it.engine.num_requests == 0
+    assert server.engine.num_requests == 0
 
 
 async def test_unknown_model_returns_404() -> None:
@@ -130,20 +134,22 @@ async def test_wrong_media_type_returns_415() -> None:
 
 
 async def test_oversized_body_returns_413() -> None:
-    it = build_server(HELLO, options=ServingOptions(max_body_bytes=100))
+    server = build_server(HELLO, options=ServingOptions(max_body_bytes=100))
     check(
-        await it.post(CHAT, {"model": "m", "messages": [{"role": "user", "content": "x" * 200}]}),
+        await server.post(
+            CHAT, {"model": "m", "messages": [{"role": "user", "content": "x" * 200}]}
+        ),
         413,
     )
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m", "/nope", CHAT])
 async def test_missing_api_key_returns_401(path: str) -> None:
-    it = build_server(HELLO, options=ServingOptions(api_key=("secret",)))
-    error = check(await it.get(path), 401)
+    server = build_server(HELLO, options=ServingOptions(api_key=("secret",)))
+    error = check(await server.get(path), 401)
     assert error["code"] == "invalid_api_key"
-    assert (await it.get("/v1/models", {"authorization": "Bearer secret"})).status_code == 200
-    assert (await it.get("/v1/models", {"x-api-key": "secret"})).status_code == 200
+    assert (await server.get("/v1/models", {"authorization": "Bearer secret"})).status_code == 200
+    assert (await server.get("/v1/models", {"x-api-key": "secret"})).status_code == 200
 
 
 async def test_foreign_host_header_returns_421() -> None:
@@ -151,9 +157,9 @@ async def test_foreign_host_header_returns_421() -> None:
 
 
 async def test_context_overflow_error_has_openai_format() -> None:
-    it = build_server(HELLO, max_model_len=16)
+    server = build_server(HELLO, max_model_len=16)
     error = check(
-        await it.post(CHAT, {"messages": [{"role": "user", "content": "word " * 100}]}), 400
+        await server.post(CHAT, {"messages": [{"role": "user", "content": "word " * 100}]}), 400
     )
     assert error["code"] == "context_length_exceeded"
     assert error["message"].startswith("This model's maximum context length is 16 tokens. However,")
@@ -165,20 +171,20 @@ async def test_responses_body_on_chat_route_suggests_responses_route() -> None:
 
 
 async def test_health_needs_no_key_and_head_is_supported() -> None:
-    it = build_server(HELLO, options=ServingOptions(api_key=("secret",)))
-    assert (await it.get("/health")).status_code == 200
-    async with it.http() as client:
+    server = build_server(HELLO, options=ServingOptions(api_key=("secret",)))
+    assert (await server.get("/health")).status_code == 200
+    async with server.http() as client:
         assert (await client.head("/health")).status_code == 200
         assert (await client.head("/version")).content == b""
 
 
 @pytest.mark.parametrize("profile", list(Profile))
 async def test_sglang_stream_error_equals_full_response_error(profile: Profile) -> None:
-    it = build_server(
+    server = build_server(
         ScriptEntry((Say("Hello"), Fail(500, "broken")), repeat=True),
         options=ServingOptions(profile=profile),
     )
-    whole = (await it.post("/generate", {"text": "hi"})).json()
-    streamed = await it.post("/generate", {"text": "hi", "stream": True})
+    full = (await server.post("/generate", {"text": "hi"})).json()
+    streamed = await server.post("/generate", {"text": "hi", "stream": True})
     last = streamed.text.strip().split("\n\n")[-1]
-    assert json.loads(last.removeprefix("data: ")) == whole
+    assert json.loads(last.removeprefix("data: ")) == full

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
@@ -35,7 +35,7 @@ SCHEMA: dict[str, Any] = {"name": "x", "strict": True, "schema": NOT}
 async def client() -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(Settings(max_model_len=1024), SystemClock())
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models))
+    transport = httpx2.ASGITransport(build_asgi_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http_client:
         yield http_client
     await models.stop()
@@ -227,7 +227,7 @@ async def test_parallel_tool_calls_error_names_field_of_dialect(
     models = build_models(Settings(model="scripted"), SystemClock())
     await models.start()
     async with httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(create_app(models)), base_url="http://localhost"
+        transport=httpx2.ASGITransport(build_asgi_app(models)), base_url="http://localhost"
     ) as http:
         messages = [{"role": "user", "content": "[[tool f {}]] [[tool f {}]]"}]
         answer = await post(http, entry, {"model": "scripted", "messages": messages, **fields})
@@ -255,7 +255,7 @@ async def test_list_instead_of_object_error_names_field(
     assert f"Invalid type for '{name}': expected an object." in answer.text
 
 
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="  # noqa: E501
 
 
 @pytest.mark.asyncio(loop_scope="module")

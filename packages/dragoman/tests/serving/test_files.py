@@ -6,8 +6,8 @@ import gc
 
 import openai
 import pytest
-from tests.serving.background_server import working
-from tests.serving.harness import Still, build_server
+from tests.serving.background_server import run_background_server
+from tests.serving.harness import FixedClock, build_server
 
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.store import MemoryStore
@@ -16,7 +16,7 @@ CONTENT = b'{"custom_id": "a"}\n' * 100_000
 
 
 async def test_file_upload_retrieve_download_round_trips():
-    async with working() as server:
+    async with run_background_server() as server:
         client = server.openai()
         file = await client.files.create(file=("x.jsonl", CONTENT), purpose="batch")
         assert (file.object, file.bytes, file.filename, file.purpose) == (
@@ -35,7 +35,7 @@ async def test_file_upload_retrieve_download_round_trips():
 
 
 async def test_files_list_filters_by_purpose_and_paginates():
-    async with working() as server:
+    async with run_background_server() as server:
         client = server.openai()
         ids = [
             await client.files.create(
@@ -55,7 +55,7 @@ async def test_files_list_filters_by_purpose_and_paginates():
 
 
 async def test_file_delete_then_access_returns_404():
-    async with working() as server:
+    async with run_background_server() as server:
         client = server.openai()
         file = await client.files.create(file=b"x", purpose="user_data")
         deleted = await client.files.delete(file.id)
@@ -66,7 +66,7 @@ async def test_file_delete_then_access_returns_404():
 
 
 async def test_file_of_other_key_returns_404():
-    async with working(options=ServingOptions(api_key=("a", "b"))) as server:
+    async with run_background_server(options=ServingOptions(api_key=("a", "b"))) as server:
         file = await server.openai("a").files.create(file=b"x", purpose="user_data")
         other = server.openai("b")
         assert (await other.files.list()).data == []
@@ -77,7 +77,7 @@ async def test_file_of_other_key_returns_404():
 
 
 async def test_file_expires_after_sets_expires_at():
-    async with working() as server:
+    async with run_background_server() as server:
         file = await server.openai().files.create(
             file=b"x", purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600}
         )
@@ -97,7 +97,7 @@ async def test_file_upload_malformed_numbers_return_400(seconds: str, headers: d
         "expires_after[seconds]": seconds,
         "expires_in_seconds": seconds,
     }
-    async with working() as server, server.http() as http:
+    async with run_background_server() as server, server.http() as http:
         answer = await http.post(
             "/v1/files", files={"file": ("a", b"x")}, data=fields, headers=headers
         )
@@ -107,8 +107,10 @@ async def test_file_upload_malformed_numbers_return_400(seconds: str, headers: d
 
 
 async def test_file_upload_too_large_returns_413_and_stores_none():
-    store = MemoryStore(now=Still().now)
-    async with working(store=store, options=ServingOptions(max_file_bytes=10_000)) as server:
+    store = MemoryStore(now=FixedClock().now)
+    async with run_background_server(
+        store=store, options=ServingOptions(max_file_bytes=10_000)
+    ) as server:
         with pytest.raises(openai.APIStatusError) as caught:
             await server.openai().files.create(file=b"x" * 20_000, purpose="user_data")
         assert caught.value.status_code == 413
@@ -135,7 +137,7 @@ async def test_file_upload_too_large_returns_413_and_stores_none():
     ],
 )
 async def test_file_upload_invalid_form_returns_400(kind: str, body: bytes, status: int):
-    async with working() as server, server.http() as client:
+    async with run_background_server() as server, server.http() as client:
         answer = await client.post("/v1/files", content=body, headers={"content-type": kind})
         assert answer.status_code == status
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
@@ -146,7 +148,7 @@ async def test_file_upload_truncated_form_closes_temporary_file():
     collection (a ResourceWarning).
     """
     form = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nsome text\r\n-'
-    async with working() as server, server.http() as client:
+    async with run_background_server() as server, server.http() as client:
         kind = {"content-type": "multipart/form-data; boundary=b"}
         answer = await client.post("/v1/files", content=form, headers=kind)
         assert answer.status_code == 400

@@ -18,7 +18,7 @@ from starlette.types import Message
 from tests.serving.harness import scope
 
 from dragoman.launch import build_models, build_serving_options
-from dragoman.serving.app import Application, create_app
+from dragoman.serving.app import Application, build_asgi_app
 from dragoman.settings import Settings
 from dragoman.tenants import KeyHash, Tenant, hash_key
 from tests.virtual_time import VirtualClock, run_in_virtual_time
@@ -63,7 +63,9 @@ async def serve_keys(greedy_rate: float, limits: dict[str, Any]) -> Outcome:
         for name in names
     }
     options = build_serving_options(settings)
-    app = create_app(build_models(settings, clock), options=options, clock=clock, tenants=tenants)
+    app = build_asgi_app(
+        build_models(settings, clock), options=options, clock=clock, tenants=tenants
+    )
     async with app.lifespan():
         await asyncio.gather(
             *(
@@ -75,12 +77,12 @@ async def serve_keys(greedy_rate: float, limits: dict[str, Any]) -> Outcome:
 
 
 async def send_load(app: Application, key: str, rate: float, outcome: Outcome) -> None:
-    chance = random.Random(key)
+    rng = random.Random(key)
     loop = asyncio.get_running_loop()
     requests: list[asyncio.Task[None]] = []
     while loop.time() < SECONDS:
-        await asyncio.sleep(chance.expovariate(rate))
-        prompt = [chance.randrange(300, 2000) for _ in range(PROMPT)]
+        await asyncio.sleep(rng.expovariate(rate))
+        prompt = [rng.randrange(300, 2000) for _ in range(PROMPT)]
         requests.append(asyncio.create_task(ask(app, key, prompt, outcome)))
     await asyncio.gather(*requests)
 

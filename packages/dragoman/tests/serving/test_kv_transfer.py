@@ -17,18 +17,20 @@ from dragoman.core.token_engine import Ended, OutputCallback, Sampled, Scheduled
 from dragoman.engines import tiny
 from dragoman.parsers import registry
 from dragoman.pipeline.detokenizer import Vocabulary
-from dragoman.pipeline.model_registry import Models, ServedModel, TokenBackend
+from dragoman.pipeline.engine_backends import TokenBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
 from dragoman.prompts.render import Renderer
 from dragoman.prompts.template_loader import load_template
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.serving_options import ServingOptions
 
-from .harness import Counting, Still, tokenizer
+from .harness import FixedClock, SequentialIds, load_tiny_tokenizer
 
 TRANSFER = {"do_remote_decode": True}
 
 
-class Prefilling:
+class PrefillEngine:
     """The prefill engine of a disaggregated pair: one token, and the location of the KV
     cache.
     """
@@ -57,22 +59,27 @@ class Prefilling:
 
 
 def app(*parameters: str, strict: bool = False) -> Any:
-    lent = tokenizer()
+    tokenizer = load_tiny_tokenizer()
     directory = tiny.find_bundled_model()
     template = load_template(directory)
     assert template is not None
-    renderer = Renderer(template, lent)
-    engine = Prefilling(*parameters)
+    renderer = Renderer(template, tokenizer)
+    engine = PrefillEngine(*parameters)
     backend = TokenBackend(
-        engine, lent, Vocabulary(lent), BoundedCompiler(lent, [0]), frozenset({0}), renderer
+        engine,
+        tokenizer,
+        Vocabulary(tokenizer),
+        BoundedCompiler(tokenizer, [0]),
+        frozenset({0}),
+        renderer,
     )
     # Parsers pass the engine's parameters on to the writers.
-    added = lent.special_tokens.keys()
+    added = tokenizer.special_tokens.keys()
     reasoning = registry.find_reasoning_format("qwen3", added)
     tools = registry.find_tool_format("hermes", added)
     model = ServedModel("m", backend, 4096, 1_700_000_000, reasoning=reasoning, tools=tools)
     options = ServingOptions(strict=strict)
-    return create_app(Models([model]), options=options, clock=Still(), ids=Counting())
+    return build_asgi_app(Models([model]), options=options, clock=FixedClock(), ids=SequentialIds())
 
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -94,9 +101,9 @@ async def post(app: Any, path: str, **extra: object) -> Any:
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_kv_transfer_params_passed_to_engine_and_returned(path: str):
-    whole = await post(app("kv_transfer_params"), path, kv_transfer_params=TRANSFER)
-    assert whole.json()["kv_transfer_params"] == {"asked": TRANSFER, "remote_block_ids": [1, 2]}
-    assert "x-dragoman-warnings" not in whole.headers
+    full = await post(app("kv_transfer_params"), path, kv_transfer_params=TRANSFER)
+    assert full.json()["kv_transfer_params"] == {"asked": TRANSFER, "remote_block_ids": [1, 2]}
+    assert "x-dragoman-warnings" not in full.headers
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -110,8 +117,8 @@ async def test_kv_transfer_params_unsupported_engine_warns_or_rejects(path: str)
     ignored = await post(app(), path, kv_transfer_params=TRANSFER)
     assert "kv_transfer_params is ignored" in ignored.headers["x-dragoman-warnings"]
     assert "kv_transfer_params" not in ignored.json()
-    refused = await post(app(strict=True), path, kv_transfer_params=TRANSFER)
-    assert refused.status_code == 400
+    rejected = await post(app(strict=True), path, kv_transfer_params=TRANSFER)
+    assert rejected.status_code == 400
 
 
 CONVERSATIONS = [path for path in BODIES if path != "/v1/completions"]

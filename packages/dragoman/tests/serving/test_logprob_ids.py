@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
@@ -29,7 +29,7 @@ BODIES: dict[str, dict[str, Any]] = {
 async def serving(model: str = "tiny") -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(Settings(model=model, served_model_name=("m",)), SystemClock())
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models))
+    transport = httpx2.ASGITransport(build_asgi_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
     await models.stop()
@@ -109,8 +109,8 @@ async def test_logprob_token_ids_empty_ignored_unsupported_rejected():
         )
         assert plain.json()["choices"] == empty.json()["choices"]
     async with serving("scripted") as client:
-        refused = await post(client, "chat/completions", logprob_token_ids=LABELS)
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "logprob_token_ids")
+        rejected = await post(client, "chat/completions", logprob_token_ids=LABELS)
+    assert (rejected.status_code, rejected.json()["error"]["param"]) == (400, "logprob_token_ids")
 
 
 @pytest.mark.parametrize("path", BODIES)

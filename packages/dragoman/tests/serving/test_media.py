@@ -13,17 +13,19 @@ import httpx2
 import openai
 import pytest
 from starlette.types import ASGIApp
-from tests.engines.upstream.relays import engine
+from tests.engines.upstream.relays import build_engine
 from tests.http.wire import serving
-from tests.serving.harness import Still, tokenizer
+from tests.serving.harness import FixedClock, load_tiny_tokenizer
 from tests.serving.responses.harness import lifespan
 
 from dragoman.core.message import File, Image, InlineMedia, RemoteMedia, Text, ToolResult
 from dragoman.core.request import Conversation
 from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
 from dragoman.launch import build_models
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
-from dragoman.serving.app import create_app
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import RandomIdGenerator, SystemClock
 from dragoman.serving.media import MAX_IMAGES, MediaOptions, MediaResolver
 from dragoman.serving.media_fetcher import Fetcher
@@ -38,12 +40,12 @@ SEEN = Image(InlineMedia(RED, "image/png"))
 URL = "https://pictures.example/a.png"
 
 
-class Sight:
+class ImageServer:
     """A server whose upstream is a server whose engine records the images."""
 
-    def __init__(self, app: ASGIApp, actor: ScriptedEngine) -> None:
+    def __init__(self, app: ASGIApp, engine: ScriptedEngine) -> None:
         self._app = app
-        self._actor = actor
+        self._engine = engine
 
     @property
     def http(self) -> httpx2.AsyncClient:
@@ -65,7 +67,7 @@ class Sight:
     @property
     def media_parts(self) -> list[Any]:
         """The parts, other than texts, of the last request that reached the engine."""
-        prompt = self._actor.requests[-1].prompt
+        prompt = self._engine.requests[-1].prompt
         assert isinstance(prompt, Conversation)
         return [
             part
@@ -76,30 +78,35 @@ class Sight:
 
     @property
     def calls(self) -> int:
-        return self._actor.num_requests
+        return self._engine.num_requests
 
 
 @asynccontextmanager
-async def sight(
+async def run_image_server(
     media: MediaResolver | None = None,
     options: ServingOptions | None = None,
     behind: MediaResolver | None = None,
-) -> AsyncGenerator[Sight]:
-    lent = tokenizer()
-    actor = ScriptedEngine(
-        Script((ScriptEntry((Say("A red dot."),), repeat=True),)), tokenizer=lent
+) -> AsyncGenerator[ImageServer]:
+    tokenizer = load_tiny_tokenizer()
+    engine = ScriptedEngine(
+        Script((ScriptEntry((Say("A red dot."),), repeat=True),)), tokenizer=tokenizer
     )
-    far = Models([ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)])
-    there = create_app(far, clock=Still(), ids=RandomIdGenerator(), media=behind)
-    store = MemoryStore(now=Still().now)
+    far = Models([ServedModel("m", EventBackend(engine, tokenizer), 4096, 1_700_000_000)])
+    there = build_asgi_app(far, clock=FixedClock(), ids=RandomIdGenerator(), media=behind)
+    store = MemoryStore(now=FixedClock().now)
     async with lifespan(there), serving(there) as wire:
-        upstream = engine(f"http://127.0.0.1:{wire.port}")
+        upstream = build_engine(f"http://127.0.0.1:{wire.port}")
         front = Models([ServedModel("m", EventBackend(upstream), 4096, 1_700_000_000)])
-        app = create_app(
-            front, options=options, clock=Still(), ids=RandomIdGenerator(), store=store, media=media
+        app = build_asgi_app(
+            front,
+            options=options,
+            clock=FixedClock(),
+            ids=RandomIdGenerator(),
+            store=store,
+            media=media,
         )
         async with lifespan(app):
-            yield Sight(app, actor)
+            yield ImageServer(app, engine)
 
 
 def fetching() -> MediaResolver:
@@ -133,12 +140,12 @@ def message(**source: Any) -> Any:
 
 
 async def test_chat_image_with_openai_sdk():
-    async with sight() as server:
+    async with run_image_server() as server:
         client = server.openai()
-        whole = await client.chat.completions.create(
+        full = await client.chat.completions.create(
             model="m", messages=chat(PIXEL_URL, data_url(BLUE))
         )
-        assert whole.choices[0].message.content == "A red dot."
+        assert full.choices[0].message.content == "A red dot."
         assert server.media_parts == [SEEN, Image(InlineMedia(BLUE, "image/png"))]
         async with client.chat.completions.stream(model="m", messages=chat(PIXEL_URL)) as stream:
             streamed = await stream.get_final_completion()
@@ -147,7 +154,7 @@ async def test_chat_image_with_openai_sdk():
 
 
 async def test_responses_image_kept_in_history_with_openai_sdk():
-    async with sight() as server:
+    async with run_image_server() as server:
         client = server.openai()
         image: Any = {"image_url": PIXEL_URL, "detail": "low"}
         first = await client.responses.create(model="m", input=asking(**image))
@@ -166,7 +173,7 @@ async def test_responses_image_kept_in_history_with_openai_sdk():
 
 
 async def test_messages_image_with_anthropic_sdk():
-    async with sight() as server:
+    async with run_image_server() as server:
         client = server.anthropic
         data = PIXEL_URL.partition(",")[2]
         body = message(type="base64", media_type="image/png", data=data)
@@ -188,7 +195,7 @@ async def test_messages_image_with_anthropic_sdk():
 
 
 async def test_uploaded_files_resolved_in_all_dialects():
-    async with sight() as server:
+    async with run_image_server() as server:
         client = server.openai()
         file = await client.files.create(file=("a.png", RED), purpose="vision")
         await client.responses.create(model="m", input=asking(file_id=file.id))
@@ -204,7 +211,7 @@ async def test_uploaded_files_resolved_in_all_dialects():
 
 
 async def test_image_file_of_other_owner_or_type_rejected():
-    async with sight(options=ServingOptions(api_key=("a", "b"))) as server:
+    async with run_image_server(options=ServingOptions(api_key=("a", "b"))) as server:
         theirs = await server.openai("a").files.create(file=("a.png", RED), purpose="vision")
         text = await server.openai("b").files.create(file=("a.png", b"text"), purpose="vision")
         for id, code in (
@@ -219,7 +226,7 @@ async def test_image_file_of_other_owner_or_type_rejected():
 
 
 async def test_image_files_over_total_size_limit_rejected():
-    async with sight() as server:
+    async with run_image_server() as server:
         client = server.openai()
         large = RED + bytes(17 * 1024 * 1024)
         files = [
@@ -232,7 +239,7 @@ async def test_image_files_over_total_size_limit_rejected():
 
 
 async def test_image_url_rejected_by_default():
-    async with sight() as server:
+    async with run_image_server() as server:
         with pytest.raises(openai.BadRequestError, match="--media-urls") as error:
             await server.openai().chat.completions.create(model="m", messages=chat(URL))
         assert (error.value.param, error.value.code, server.calls) == (
@@ -243,7 +250,7 @@ async def test_image_url_rejected_by_default():
 
 
 async def test_image_url_fetched_if_allowed():
-    async with sight(fetching()) as server:
+    async with run_image_server(fetching()) as server:
         await server.openai().chat.completions.create(model="m", messages=chat(URL, URL))
         assert server.media_parts == [SEEN, SEEN]
         with pytest.raises(openai.BadRequestError, match="only http and https"):
@@ -252,14 +259,14 @@ async def test_image_url_fetched_if_allowed():
 
 async def test_image_url_passed_to_upstream():
     passes = MediaResolver(MediaOptions("pass"))
-    async with sight(passes, behind=passes) as server:
+    async with run_image_server(passes, behind=passes) as server:
         await server.openai().chat.completions.create(model="m", messages=chat(URL))
         assert server.media_parts == [Image(RemoteMedia(URL))]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_invalid_image_rejected_before_engine_call(stream: bool):
-    async with sight() as server, server.http as http:
+    async with run_image_server() as server, server.http as http:
         for url, code in (
             ("data:image/png;base64,!", "invalid_value"),
             (data_url(b"no image"), "invalid_image"),
@@ -280,7 +287,7 @@ async def test_invalid_image_rejected_before_engine_call(stream: bool):
 
 
 async def test_count_tokens_unsupported_by_upstream_rejected():
-    async with sight() as server:
+    async with run_image_server() as server:
         body = message(type="url", url=PIXEL_URL)
         with pytest.raises(
             anthropic.BadRequestError, match="upstream does not support counting tokens"
@@ -306,8 +313,9 @@ async def blind() -> AsyncGenerator[tuple[httpx2.AsyncClient, list[str]]]:
     """Run a server whose engine does not accept files, with two files: a text and
     another one.
     """
-    app = create_app(
-        build_models(Settings(max_model_len=512), SystemClock()), store=MemoryStore(now=Still().now)
+    app = build_asgi_app(
+        build_models(Settings(max_model_len=512), SystemClock()),
+        store=MemoryStore(now=FixedClock().now),
     )
     upload = {"purpose": "user_data"}
     ids = list[str]()
@@ -363,7 +371,7 @@ async def test_non_text_file_rejected_by_engine_without_file_support():
             {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="},
         ]
         for source in sources:
-            refused = await http.post("/v1/messages", json=reading(**source))
-            assert (refused.status_code, "does not support files" in refused.text) == (400, True)
+            rejected = await http.post("/v1/messages", json=reading(**source))
+            assert (rejected.status_code, "does not support files" in rejected.text) == (400, True)
         gone = await http.post("/v1/messages", json=reading(type="file", file_id="file_none"))
         assert (gone.status_code, "No such File" in gone.text) == (400, True)

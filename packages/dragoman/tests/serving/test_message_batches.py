@@ -9,9 +9,9 @@ from typing import Any
 import anthropic
 import pytest
 from anthropic.types.messages import MessageBatch
-from tests.serving.background_server import working
-from tests.serving.harness import ServerHarness, Still
-from tests.serving.test_batches import Passing
+from tests.serving.background_server import run_background_server
+from tests.serving.harness import FixedClock, ServerHarness
+from tests.serving.test_batches import ManualClock
 
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.store import Change, MemoryStore, Replace, SqliteStore
@@ -45,7 +45,7 @@ async def results(client: anthropic.AsyncAnthropic, id: str) -> dict[str, Any]:
 
 
 async def test_message_batch_every_request_gets_result():
-    async with working(engine={"directives": True}) as server:
+    async with run_background_server(engine_options={"directives": True}) as server:
         client = sdk(server)
         created_batch = await client.messages.batches.create(
             requests=[request(f"r{number}", f"[[say answer {number}]]") for number in range(120)]
@@ -70,7 +70,7 @@ async def test_message_batch_every_request_gets_result():
 
 
 async def test_message_batch_invalid_request_fails_alone():
-    async with working() as server:
+    async with run_background_server() as server:
         client = sdk(server)
         created_batch = await client.messages.batches.create(
             requests=[request("good"), request("bad", temperature=9)]
@@ -85,7 +85,9 @@ async def test_message_batch_invalid_request_fails_alone():
 
 async def test_message_batch_cancel_reports_all_requests():
     options = ServingOptions(batch_concurrency=2)
-    async with working(options=options, engine={"directives": True}) as server:
+    async with run_background_server(
+        options=options, engine_options={"directives": True}
+    ) as server:
         client = sdk(server)
         long = "[[delay 1000]][[say never]]"
         created_batch = await client.messages.batches.create(
@@ -102,7 +104,7 @@ async def test_message_batch_cancel_reports_all_requests():
         assert server.engine.num_running == 0
 
 
-class Meddling(MemoryStore):
+class CancellingStore(MemoryStore):
     """A store in which a client cancels exactly when the batch ends."""
 
     cancelled = False
@@ -119,14 +121,14 @@ class Meddling(MemoryStore):
 
 
 async def test_message_batch_cancel_during_completion_still_ends():
-    async with working(store=Meddling(now=Still().now)) as server:
+    async with run_background_server(store=CancellingStore(now=FixedClock().now)) as server:
         batch = await sdk(server).messages.batches.create(requests=[request("a")])
         assert (await ended(sdk(server), batch.id)).request_counts.succeeded == 1
 
 
 async def test_message_batch_window_elapsed_expires_requests():
-    clock = Passing()
-    async with working(clock=clock, engine={"directives": True}) as server:
+    clock = ManualClock()
+    async with run_background_server(clock=clock, engine_options={"directives": True}) as server:
         client = sdk(server)
         batch = await client.messages.batches.create(
             requests=[request("a", "[[delay 1000]][[say never]]")]
@@ -138,22 +140,22 @@ async def test_message_batch_window_elapsed_expires_requests():
 
 async def test_message_batch_resumes_on_other_server(tmp_path: Path):
     path = tmp_path / "x.db"
-    async with working(
-        store=SqliteStore(path, now=Still().now), engine={"directives": True}
+    async with run_background_server(
+        store=SqliteStore(path, now=FixedClock().now), engine_options={"directives": True}
     ) as server:
         requests = [request("a"), request("slow", "[[delay 1000]][[say never]]"), request("b")]
         batch = await sdk(server).messages.batches.create(requests=requests)
         async with asyncio.timeout(20):
             while server.engine.num_requests < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-    async with working(store=SqliteStore(path, now=Still().now)) as server:
+    async with run_background_server(store=SqliteStore(path, now=FixedClock().now)) as server:
         assert (await ended(sdk(server), batch.id)).request_counts.succeeded == 3
         assert len(await results(sdk(server), batch.id)) == 3
         assert server.engine.num_requests >= 1
 
 
 async def test_message_batch_delete_requires_ended_batch():
-    async with working(engine={"directives": True}) as server:
+    async with run_background_server(engine_options={"directives": True}) as server:
         client = sdk(server)
         batch = await client.messages.batches.create(
             requests=[request("a", "[[delay 1000]][[say never]]")]
@@ -170,7 +172,7 @@ async def test_message_batch_delete_requires_ended_batch():
 
 
 async def test_message_batch_of_other_key_not_found():
-    async with working(options=ServingOptions(api_key=("a", "b"))) as server:
+    async with run_background_server(options=ServingOptions(api_key=("a", "b"))) as server:
         batch = await sdk(server, "a").messages.batches.create(requests=[request("a")])
         other = sdk(server, "b").messages.batches
         assert (await other.list()).data == []
@@ -180,7 +182,7 @@ async def test_message_batch_of_other_key_not_found():
 
 
 async def test_message_batches_list_paginates_both_directions():
-    async with working() as server:
+    async with run_background_server() as server:
         batches = sdk(server).messages.batches
         ids = [(await batches.create(requests=[request("a")])).id for _ in range(4)]
         assert [batch.id async for batch in batches.list(limit=1)] == ids[::-1]
@@ -199,7 +201,7 @@ async def test_message_batches_list_paginates_both_directions():
     ],
 )
 async def test_message_batch_create_invalid_field_rejected_by_name(requests: Any, where: str):
-    async with working() as server:
+    async with run_background_server() as server:
         with pytest.raises(anthropic.BadRequestError) as caught:
             await sdk(server).messages.batches.create(requests=requests)
         assert where in caught.value.message

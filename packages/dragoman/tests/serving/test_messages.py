@@ -13,7 +13,7 @@ from tests.serving.harness import ServerHarness, build_server
 
 from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
@@ -23,9 +23,9 @@ TOOLS: Any = [{"name": "add", "input_schema": {"type": "object"}}]
 ASK = {"model": "m", "max_tokens": 50, "messages": HI}
 
 
-def sdk(it: ServerHarness) -> anthropic.AsyncAnthropic:
+def sdk(server: ServerHarness) -> anthropic.AsyncAnthropic:
     return anthropic.AsyncAnthropic(
-        api_key="none", base_url="http://localhost", http_client=it.http(), max_retries=0
+        api_key="none", base_url="http://localhost", http_client=server.http(), max_retries=0
     )
 
 
@@ -39,13 +39,13 @@ async def test_message_returns_thinking_text_and_tool_use() -> None:
 
 
 async def test_message_stream_thinking_signature_equals_full_response() -> None:
-    it = build_server(ScriptEntry((Think("Hmm."), Say("Hello")), repeat=True))
-    async with sdk(it).messages.stream(model="m", max_tokens=50, messages=HI) as stream:
+    server = build_server(ScriptEntry((Think("Hmm."), Say("Hello")), repeat=True))
+    async with sdk(server).messages.stream(model="m", max_tokens=50, messages=HI) as stream:
         streamed = await stream.get_final_message()
-    whole = await sdk(it).messages.create(model="m", max_tokens=50, messages=HI)
-    assert whole.content[0].type == "thinking"
-    assert whole.content[0].signature
-    assert streamed.content[0] == whole.content[0]
+    full = await sdk(server).messages.create(model="m", max_tokens=50, messages=HI)
+    assert full.content[0].type == "thinking"
+    assert full.content[0].signature
+    assert streamed.content[0] == full.content[0]
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,14 @@ async def test_messages_missing_key_uses_anthropic_envelope() -> None:
 
 
 async def test_messages_overload_returns_529() -> None:
-    it = build_server(ScriptEntry((Fail(503, "full"),)))
-    answer = await it.post("/v1/messages", ASK)
+    server = build_server(ScriptEntry((Fail(503, "full"),)))
+    answer = await server.post("/v1/messages", ASK)
     assert (answer.status_code, answer.json()["error"]["type"]) == (529, "overloaded_error")
 
 
 async def test_message_stream_failure_sends_error_event() -> None:
-    it = build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
-    answer = await it.post("/v1/messages", {**ASK, "stream": True})
+    server = build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
+    answer = await server.post("/v1/messages", {**ASK, "stream": True})
     assert answer.text.strip().split("\n\n")[-1].startswith("event: error\n")
 
 
@@ -91,7 +91,7 @@ async def test_message_stream_failure_sends_error_event() -> None:
 async def embedded() -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(Settings(max_model_len=2048), SystemClock())
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models))
+    transport = httpx2.ASGITransport(build_asgi_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
     await models.stop()
@@ -148,17 +148,17 @@ async def test_message_context_edits_reported_and_counted(
     uncut = await client.beta.messages.count_tokens(
         **EDITED | {"context_management": {"edits": []}}
     )
-    whole = await client.beta.messages.create(**EDITED, max_tokens=5)
+    full = await client.beta.messages.create(**EDITED, max_tokens=5)
     async with client.beta.messages.stream(**EDITED, max_tokens=5) as stream:
         streamed = await stream.get_final_message()
-    assert whole.context_management == streamed.context_management
-    (edit,) = whole.context_management.applied_edits
+    assert full.context_management == streamed.context_management
+    (edit,) = full.context_management.applied_edits
     assert edit.type == "clear_tool_uses_20250919"
     assert edit.cleared_tool_uses == 1
     assert edit.cleared_input_tokens == uncut.input_tokens - counted.input_tokens > 0
     for count in (counted, uncut):
         assert count.context_management.original_input_tokens == uncut.input_tokens
-    usage = whole.usage
+    usage = full.usage
     cached_tokens = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
     assert counted.input_tokens == usage.input_tokens + cached_tokens
 

@@ -21,23 +21,19 @@ from dragoman.dialects.ollama import LATEST, OllamaModelCard, render_tags
 from dragoman.engines import tiny
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.launch import build_models
-from dragoman.pipeline.model_registry import (
-    EventBackend,
-    Models,
-    ModelSpec,
-    ModelState,
-    ServedModel,
-    TokenBackend,
-)
+from dragoman.pipeline.engine_backends import EventBackend, TokenBackend
+from dragoman.pipeline.model_lifecycle import ModelSpec, ModelState
+from dragoman.pipeline.model_registry import Models
 from dragoman.pipeline.request_metrics import RequestMetrics, measure
-from dragoman.serving.app import create_app
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import GenerationConfig, Settings
 from dragoman_check.rules import ollama as grammar
 
-from ..pipeline.failing_engine import Clock, FailingEngine, never
-from .harness import build_server, tokenizer
+from ..pipeline.failing_engine import Clock, FailingEngine, sleep_forever
+from .harness import build_server, load_tiny_tokenizer
 from .test_vllm import serving
 
 HELLO = [{"role": "user", "content": "What is the capital of Japan?"}]
@@ -72,7 +68,7 @@ async def small() -> AsyncGenerator[httpx2.AsyncClient]:
     """With a context of 256 tokens."""
     models = build_models(Settings(max_model_len=256), SystemClock())
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models))
+    transport = httpx2.ASGITransport(build_asgi_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
     await models.stop()
@@ -85,16 +81,16 @@ async def answer(http: httpx2.AsyncClient, path: str, **fields: Any) -> dict[str
     response = await http.post(path, json={"stream": False, **fields})
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "application/json"
-    whole = response.json()
+    full = response.json()
     is_chat = path == "/api/chat"
-    grammar.check_object(whole, is_chat=is_chat)
+    grammar.check_object(full, is_chat=is_chat)
     streamed = await http.post(path, json=fields)
     assert streamed.headers["content-type"] == "application/x-ndjson"
     folded = grammar.fold_chunks(
         grammar.check_stream(streamed.content, is_chat=is_chat), is_chat=is_chat
     )
-    assert drop_times(folded) == drop_times(whole)
-    return whole
+    assert drop_times(folded) == drop_times(full)
+    return full
 
 
 def drop_times(answer: dict[str, Any]) -> dict[str, Any]:
@@ -117,15 +113,15 @@ async def refuse(
 
 
 async def test_ollama_chat_full_response_and_stream(http: httpx2.AsyncClient):
-    whole = await answer(http, "/api/chat", model="tiny:latest", messages=HELLO, options=GREEDY)
-    assert whole["model"] == "tiny:latest"
-    assert whole["message"] == {"role": "assistant", "content": "The capital of Japan is Tokyo."}
-    assert (whole["done_reason"], whole["prompt_eval_count"]) == ("stop", 17)
+    full = await answer(http, "/api/chat", model="tiny:latest", messages=HELLO, options=GREEDY)
+    assert full["model"] == "tiny:latest"
+    assert full["message"] == {"role": "assistant", "content": "The capital of Japan is Tokyo."}
+    assert (full["done_reason"], full["prompt_eval_count"]) == ("stop", 17)
     assert (
-        whole["total_duration"]
-        >= whole["load_duration"] + whole["prompt_eval_duration"] + whole["eval_duration"]
+        full["total_duration"]
+        >= full["load_duration"] + full["prompt_eval_duration"] + full["eval_duration"]
     )
-    assert whole["eval_duration"] > 0
+    assert full["eval_duration"] > 0
 
 
 async def test_ollama_chat_streams_by_default(http: httpx2.AsyncClient):
@@ -253,12 +249,13 @@ async def test_ollama_generate_suffix_builds_infill_prompt(tmp_path: Path):
     ]
     (tmp_path / "tokenizer.json").write_text(json.dumps(vocabulary))
     models = build_models(
-        Settings(model="sim", tokenizer=str(tmp_path), served_model_name=("coder",)), SystemClock()
+        Settings(model="sim", served_model_name=("coder",)).replace(tokenizer=str(tmp_path)),
+        SystemClock(),
     )
     (model,) = models
     await models.start()
     async with httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(create_app(models)), base_url="http://localhost"
+        transport=httpx2.ASGITransport(build_asgi_app(models)), base_url="http://localhost"
     ) as client:
         body = {
             "prompt": "def f(",
@@ -309,8 +306,8 @@ async def test_ollama_warnings_use_option_names_outside_stream(small: httpx2.Asy
         "options.num_predict is reduced from 8192"
     )
     grammar.check_stream(streamed.content, is_chat=True)
-    whole = (await small.post("/api/chat", json={**fields, "stream": False}, headers=body)).json()
-    assert whole["dragoman_warnings"] == [streamed.headers["x-dragoman-warnings"]]
+    full = (await small.post("/api/chat", json={**fields, "stream": False}, headers=body)).json()
+    assert full["dragoman_warnings"] == [streamed.headers["x-dragoman-warnings"]]
 
 
 async def test_ollama_chat_truncate_drops_oldest_turns_with_warning(small: httpx2.AsyncClient):
@@ -456,8 +453,8 @@ async def test_ollama_form_content_type_accepted_without_origin(http: httpx2.Asy
     form = {"content-type": "application/x-www-form-urlencoded"}
     assert (await http.post("/api/chat", content=body, headers=form)).status_code == 200
     for origin in ("http://localhost", "null", "https://evil.example"):
-        refused = await http.post("/api/chat", content=body, headers={**form, "origin": origin})
-        assert refused.status_code in (403, 415)
+        rejected = await http.post("/api/chat", content=body, headers={**form, "origin": origin})
+        assert rejected.status_code in (403, 415)
     chat = await http.post("/v1/chat/completions", content=body, headers=form)
     assert chat.status_code == 415
 
@@ -513,8 +510,8 @@ async def test_ollama_stream_failure_sends_error_line():
         json.loads(line) for line in (await server.post("/api/chat", body)).content.splitlines()
     ]
     assert (lines[-1], lines[0]["message"]["content"]) == ({"error": "out of memory"}, "S")
-    whole = await server.post("/api/chat", {**body, "stream": False})
-    assert (whole.status_code, whole.json()) == (503, {"error": "out of memory"})
+    full = await server.post("/api/chat", {**body, "stream": False})
+    assert (full.status_code, full.json()) == (503, {"error": "out of memory"})
 
 
 async def test_ollama_context_unsupported_by_event_engine_rejected():
@@ -523,8 +520,8 @@ async def test_ollama_context_unsupported_by_event_engine_rejected():
         await server.post("/api/generate", {"model": "m", "prompt": "a", "stream": False})
     ).json()
     assert ("context" in response, response["response"]) == (False, "Hi")
-    refused = await server.post("/api/generate", {"model": "m", "prompt": "a", "context": [1]})
-    assert (refused.status_code, "does not support context" in refused.json()["error"]) == (
+    rejected = await server.post("/api/generate", {"model": "m", "prompt": "a", "context": [1]})
+    assert (rejected.status_code, "does not support context" in rejected.json()["error"]) == (
         400,
         True,
     )
@@ -543,16 +540,16 @@ class OnDemand:
     """A server of a model that is loaded on demand and unloaded after a minute."""
 
     def __init__(self, puller: ModelPuller | None = None, **options: Any) -> None:
-        lent = tokenizer()
+        tokenizer = load_tiny_tokenizer()
 
         def load() -> ServedModel:
-            return ServedModel("a", EventBackend(FailingEngine(lent)), 4096, 0)
+            return ServedModel("a", EventBackend(FailingEngine(tokenizer)), 4096, 0)
 
         self.clock = Clock()
         spec = ModelSpec("a", load, 0, aliases=("b",), ttl=60.0, memory=10)
-        self.models = Models([spec], clock=self.clock, sleep=never)
+        self.models = Models([spec], clock=self.clock, sleep=sleep_forever)
         self.slot = self.models.slots[0]
-        app = create_app(self.models, options=ServingOptions(**options), puller=puller)
+        app = build_asgi_app(self.models, options=ServingOptions(**options), puller=puller)
         self.client = httpx2.AsyncClient(
             transport=httpx2.ASGITransport(app), base_url="http://localhost"
         )
@@ -628,8 +625,8 @@ async def test_ollama_pull_served_model_succeeds_immediately():
     assert statuses == ["pulling manifest", f"pulling {digest[:12]}", *ends]
     assert (lines[1]["total"], lines[1]["completed"]) == (10, 10)
     assert (await server.post("/api/pull")).json() == {"status": "success"}
-    refused = await server.post("/api/pull", model="llama3.2")
-    assert (refused.status_code, "does not download models" in refused.json()["error"]) == (
+    rejected = await server.post("/api/pull", model="llama3.2")
+    assert (rejected.status_code, "does not download models" in rejected.json()["error"]) == (
         404,
         True,
     )
@@ -668,8 +665,8 @@ async def test_ollama_pull_other_model_uses_downloader():
     assert (lines[-1], hub.closed) == ({"status": "success"}, ["org/name:Q4_K_M"])
     assert (await server.post("/api/pull", model="org/name")).json() == {"status": "success"}
     for stream in (True, False):
-        refused = await server.post("/api/pull", model="none", stream=stream)
-        assert (refused.status_code, refused.json()) == (
+        rejected = await server.post("/api/pull", model="none", stream=stream)
+        assert (rejected.status_code, rejected.json()) == (
             404,
             {"error": "There is no such model on the hub."},
         )
@@ -685,7 +682,7 @@ async def test_ollama_show_parameters_list_generation_config():
         Settings(override_generation_config=GenerationConfig(temperature=0.5, top_k=7)),
         SystemClock(),
     )
-    app = create_app(models)
+    app = build_asgi_app(models)
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(app), base_url="http://localhost"
     ) as client:

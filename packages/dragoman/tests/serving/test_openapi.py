@@ -36,8 +36,8 @@ from tests.serving.test_tenancy import serving, tenant
 from dragoman.core.errors import RequestError
 from dragoman.dialects.interfaces import ReaderOptions
 from dragoman.dialects.registry import list_parameters
-from dragoman.serving.routes.openapi import generation
-from dragoman.serving.routes.openapi.document import CATALOGUE, to_path_template
+from dragoman.serving.routes.openapi import generation, ollama_operations
+from dragoman.serving.routes.openapi.document import CATALOG, to_path_template
 from dragoman.serving.routes.openapi.operation import Body
 from dragoman.serving.serving_options import ServingOptions
 
@@ -53,7 +53,7 @@ GOLDEN_ROUTES = {
 }
 BODIES = {
     body.name: body
-    for operation in CATALOGUE.values()
+    for operation in CATALOG.values()
     for body in operation.bodies
     if isinstance(body, Body)
 }
@@ -73,12 +73,12 @@ TABLES: dict[str, Body | tuple[Body, ...]] = {
     "sglang_params": (generation.SGLANG_REQUEST.nested or {})["sampling_params"],
     "tgi": generation.TGI_REQUEST,
     "tgi_params": (generation.TGI_REQUEST.nested or {})["parameters"],
-    "ollama_chat": generation.OLLAMA_CHAT_REQUEST,
-    "ollama_generate": generation.OLLAMA_GENERATE_REQUEST,
-    "ollama_options": (generation.OLLAMA_CHAT_REQUEST.nested or {})["options"],
-    "ollama_embed": generation.OLLAMA_EMBED_REQUEST,
-    "ollama_embeddings": generation.OLLAMA_EMBEDDINGS_REQUEST,
-    "ollama_model": generation.OLLAMA_MODEL_REQUEST,
+    "ollama_chat": ollama_operations.OLLAMA_CHAT_REQUEST,
+    "ollama_generate": ollama_operations.OLLAMA_GENERATE_REQUEST,
+    "ollama_options": (ollama_operations.OLLAMA_CHAT_REQUEST.nested or {})["options"],
+    "ollama_embed": ollama_operations.OLLAMA_EMBED_REQUEST,
+    "ollama_embeddings": ollama_operations.OLLAMA_EMBEDDINGS_REQUEST,
+    "ollama_model": ollama_operations.OLLAMA_MODEL_REQUEST,
     "tokenize": (generation.TOKENIZE_TEXT, generation.TOKENIZE_CHAT),
     "detokenize": generation.DETOKENIZE_REQUEST,
 }
@@ -94,11 +94,11 @@ def schema_of(name: str) -> dict[str, Any]:
 
 
 def test_openapi_describes_exactly_registered_routes() -> None:
-    """A new route needs an entry in a catalogue of serving/routes/openapi."""
+    """A new route needs an entry in a catalog of serving/routes/openapi."""
     registered = {
         (method, to_path_template(route.path)) for route in routes() for method in route.handlers
     }
-    assert set(CATALOGUE) == registered
+    assert set(CATALOG) == registered
     described = {
         (method.upper(), path) for path, item in document()["paths"].items() for method in item
     }

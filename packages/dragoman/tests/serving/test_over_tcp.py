@@ -18,7 +18,7 @@ import pytest_asyncio
 from dragoman.core.engine import Health
 from dragoman.launch import Server, ShutdownConfig, build_models, build_uvicorn_config
 from dragoman.pipeline.model_registry import Models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
@@ -62,7 +62,7 @@ async def served() -> AsyncGenerator[Served]:
     settings = Settings(max_num_seqs=2)
     models = build_models(settings, SystemClock())
     server = Server(
-        build_uvicorn_config(create_app(models), settings),
+        build_uvicorn_config(build_asgi_app(models), settings),
         models,
         shutdown_config=ShutdownConfig(timeout=0.0),
     )
@@ -82,8 +82,8 @@ async def test_tcp_sdk_stream_equals_full_response(served: Served) -> None:
             model="tiny", messages=STORY, stream=True, temperature=0
         )
         texts = [chunk.choices[0].delta.content or "" async for chunk in stream]
-        whole = await client.chat.completions.create(model="tiny", messages=STORY, temperature=0)
-    assert "".join(texts) == whole.choices[0].message.content
+        full = await client.chat.completions.create(model="tiny", messages=STORY, temperature=0)
+    assert "".join(texts) == full.choices[0].message.content
 
 
 @pytest.mark.parametrize("streamed", [False, True])

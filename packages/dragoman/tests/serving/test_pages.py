@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.serving.responses.harness import remembering
+from tests.serving.responses.harness import build_storing_server
 
 from dragoman.engines.scripted import Say, ScriptEntry
 
@@ -22,10 +22,10 @@ HI = [{"role": "user", "content": "hi"}]
     ],
 )
 async def test_list_routes_invalid_order_or_limit_rejected_by_name(path: str) -> None:
-    it = remembering(ScriptEntry((Say("Hello"),), repeat=True))
+    server = build_storing_server(ScriptEntry((Say("Hello"),), repeat=True))
 
     async def create(route: str, **body: object) -> str:
-        answer = await it.post(route, body)
+        answer = await server.post(route, body)
         assert answer.status_code == 200, answer.text
         return answer.json()["id"]
 
@@ -35,8 +35,8 @@ async def test_list_routes_invalid_order_or_limit_rejected_by_name(path: str) ->
         completion=await create("/v1/chat/completions", model="m", messages=HI, store=True),
     )
     for order in ("asc", "desc"):
-        assert (await it.get(f"{path}?order={order}")).status_code == 200
+        assert (await server.get(f"{path}?order={order}")).status_code == 200
     for query in ("order=", "order=up", "order=ASC", "limit=", "limit=0"):
-        answer = await it.get(f"{path}?{query}")
+        answer = await server.get(f"{path}?{query}")
         assert answer.status_code == 400, query
         assert answer.json()["error"]["param"] == query.partition("=")[0]

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore
@@ -23,7 +23,7 @@ WARNINGS = "x-dragoman-warnings"
 async def client() -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(Settings(model="scripted"), SystemClock())
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models, store=MemoryStore()))
+    transport = httpx2.ASGITransport(build_asgi_app(models, store=MemoryStore()))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http_client:
         yield http_client
     await models.stop()
@@ -70,8 +70,8 @@ async def test_unknown_query_parameter_of_chat_named_in_warning(
 async def test_known_query_parameters_cause_no_warnings(
     client: httpx2.AsyncClient,
 ) -> None:
-    refused = await client.get("/v1/chat/completions?limit=0&order=asc")
-    assert (refused.status_code, WARNINGS in refused.headers) == (400, False)
+    rejected = await client.get("/v1/chat/completions?limit=0&order=asc")
+    assert (rejected.status_code, WARNINGS in rejected.headers) == (400, False)
     id = (await client.post("/v1/responses", json={"input": "Hi"})).json()["id"]
     response = await client.get(
         f"/v1/responses/{id}?include[]=reasoning.encrypted_content&stream=false"

@@ -18,16 +18,17 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from tests.http import wire
 from tests.serving.responses.harness import lifespan
 
 import dragoman
+import dragoman_sim
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.http import wire
 
-SOURCE = str(Path(dragoman.__file__).parent)
+SOURCES = tuple(str(Path(str(package.__file__)).parent) for package in (dragoman, dragoman_sim))
 MESSAGES = [{"role": "user", "content": "Hello"}]
 CHAT: dict[str, Any] = {"model": "m", "messages": MESSAGES, "max_tokens": 2, "ignore_eos": True}
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -58,7 +59,7 @@ def count_calls() -> Generator[Calls]:
     calls = Calls()
 
     def count(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(SOURCE):
+        if event == "call" and frame.f_code.co_filename.startswith(SOURCES):
             calls.count += 1
 
     sys.setprofile(count)
@@ -71,9 +72,9 @@ def count_calls() -> Generator[Calls]:
 @pytest.mark.parametrize("kind", BOUNDS)
 async def test_request_function_calls_stay_within_bounds(kind: str) -> None:
     models = build_models(
-        Settings(model="sim", served_model_name=("m",), time_scale=1000.0), SystemClock()
+        Settings(model="sim", served_model_name=("m",)).replace(time_scale=1000.0), SystemClock()
     )
-    app = create_app(models)
+    app = build_asgi_app(models)
     path, body = BODIES[kind]
     data = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"

@@ -26,7 +26,7 @@ from dragoman.core.events import (
     Usage,
 )
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
-from dragoman.launch.server import open_request_log
+from dragoman.launch.server_assembly import open_request_log
 from dragoman.serving.call_observer import CallObserver
 from dragoman.serving.request_log import RequestLog, RequestLogLine
 from dragoman.settings import SettingsError
@@ -88,8 +88,10 @@ async def test_request_log_line_has_counts_times_and_finish_reason(into: Request
     assert [event async for (event,) in observe_stream(into, *EVENTS)] == list(EVENTS)
     assert read_log(into, file) == [
         {
-            "arrival_s": 100.0, "request_id": "r", "route": "/v1/completions", "model": "m", "status": 200,
-            "error": None, "finish_reasons": ["stop"], "prompt_tokens": 7, "cached_tokens": 4, "output_tokens": 3,
+            "arrival_s": 100.0, "request_id": "r", "route": "/v1/completions", "model": "m",
+            "status": 200,
+            "error": None, "finish_reasons": ["stop"], "prompt_tokens": 7, "cached_tokens": 4,
+            "output_tokens": 3,
             "queue_s": 1.0, "ttft_s": 2.0, "latency_s": 5.0, "key": None, "client": None,
         }
     ]  # fmt: skip
@@ -137,9 +139,9 @@ async def test_request_log_includes_disconnected_and_failed_requests(into: Reque
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_request_log_excludes_prompt_and_key(into: RequestLog, file: Path, streamed: bool):
-    it = build_server(ScriptEntry((Say("A secret answer."),)), request_log=into)
+    server = build_server(ScriptEntry((Say("A secret answer."),)), request_log=into)
     headers = {"x-request-id": "mine", "authorization": "Bearer a-key"}
-    await it.post("/v1/chat/completions", {**ASK, "stream": streamed}, headers)
+    await server.post("/v1/chat/completions", {**ASK, "stream": streamed}, headers)
     (line,) = read_log(into, file)
     assert (line["request_id"], line["route"], line["model"]) == (
         "mine",
@@ -153,9 +155,11 @@ async def test_request_log_excludes_prompt_and_key(into: RequestLog, file: Path,
 
 
 async def test_request_log_rejected_request_has_status(into: RequestLog, file: Path):
-    it = build_server(ScriptEntry((Fail(429, "slowly"),)), request_log=into)
-    assert (await it.post("/v1/chat/completions", ASK)).status_code == 429
-    assert (await it.post("/v1/chat/completions", {**ASK, "max_tokens": 10**6})).status_code == 400
+    server = build_server(ScriptEntry((Fail(429, "slowly"),)), request_log=into)
+    assert (await server.post("/v1/chat/completions", ASK)).status_code == 429
+    assert (
+        await server.post("/v1/chat/completions", {**ASK, "max_tokens": 10**6})
+    ).status_code == 400
     assert [line["status"] for line in read_log(into, file)] == [429, 400]
 
 

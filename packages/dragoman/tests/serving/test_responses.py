@@ -11,7 +11,7 @@ from tests.serving.harness import build_server
 
 from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman_check.rules.responses import check_stream
@@ -31,13 +31,13 @@ async def test_response_returns_reasoning_message_and_function_call() -> None:
 
 
 async def test_response_stream_final_equals_full_response() -> None:
-    it = build_server(ANSWER)
-    async with it.openai().responses.stream(model="m", input="hi", tools=[ADD]) as stream:
+    server = build_server(ANSWER)
+    async with server.openai().responses.stream(model="m", input="hi", tools=[ADD]) as stream:
         streamed = await stream.get_final_response()
-    whole = await it.openai().responses.create(model="m", input="hi", tools=[ADD])
-    assert [item.type for item in streamed.output] == [item.type for item in whole.output]
-    assert streamed.output_text == whole.output_text
-    assert streamed.usage == whole.usage
+    full = await server.openai().responses.create(model="m", input="hi", tools=[ADD])
+    assert [item.type for item in streamed.output] == [item.type for item in full.output]
+    assert streamed.output_text == full.output_text
+    assert streamed.usage == full.usage
 
 
 async def test_response_stream_follows_wire_grammar() -> None:
@@ -47,8 +47,8 @@ async def test_response_stream_follows_wire_grammar() -> None:
 
 
 async def test_response_without_store_has_store_false() -> None:
-    it = build_server(ANSWER)
-    answer = await it.post("/v1/responses", {**ASK, "store": True})
+    server = build_server(ANSWER)
+    answer = await server.post("/v1/responses", {**ASK, "store": True})
     assert answer.json()["store"] is False
     assert "store" in answer.headers["x-dragoman-warnings"]
 
@@ -67,16 +67,16 @@ async def test_response_without_store_has_store_false() -> None:
 async def test_response_fields_requiring_store_rejected_by_name(
     field: dict[str, Any], param: str, streamed: bool
 ) -> None:
-    it = build_server(ANSWER)
-    answer = await it.post("/v1/responses", {**ASK, **field, "stream": streamed})
+    server = build_server(ANSWER)
+    answer = await server.post("/v1/responses", {**ASK, **field, "stream": streamed})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
-    assert it.engine.num_requests == 0
+    assert server.engine.num_requests == 0
 
 
 async def test_response_stream_failure_sends_error_then_failed() -> None:
-    it = build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
-    answer = await it.post("/v1/responses", {**ASK, "stream": True})
+    server = build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
+    answer = await server.post("/v1/responses", {**ASK, "stream": True})
     kinds = [
         line.removeprefix("event: ")
         for line in answer.text.splitlines()
@@ -87,14 +87,14 @@ async def test_response_stream_failure_sends_error_then_failed() -> None:
 
 
 async def test_response_stream_rejection_returns_400() -> None:
-    it = build_server(ScriptEntry((Fail(400, "cannot"),)))
+    server = build_server(ScriptEntry((Fail(400, "cannot"),)))
     with pytest.raises(openai.BadRequestError, match="cannot"):
-        await it.openai().responses.create(model="m", input="hi", stream=True)
+        await server.openai().responses.create(model="m", input="hi", stream=True)
 
 
 async def test_response_context_overflow_names_input_field() -> None:
     models = build_models(Settings(max_model_len=64), SystemClock())
-    transport = httpx2.ASGITransport(create_app(models))
+    transport = httpx2.ASGITransport(build_asgi_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         answer = await client.post("/v1/responses", json={"input": "word " * 1000})
     error = answer.json()["error"]

@@ -13,12 +13,11 @@ import pytest
 
 from dragoman.core.request import Extras
 from dragoman.core.token_engine import TokenRequest
-from dragoman.core.trace_context import CURRENT_SPAN
 from dragoman.engines import tiny
 from dragoman.engines.base_engine import TOKEN_CAPABILITIES, BaseTokenEngine
 from dragoman.launch.plugin import build_served_model
 from dragoman.pipeline.model_registry import Models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
@@ -40,8 +39,7 @@ class Recorder(BaseTokenEngine):
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[int]:
         self.extras.append(request.extras)
-        span = CURRENT_SPAN.get()
-        self.traces.append(None if span is None else span.build_headers())
+        self.traces.append(None if request.trace is None else request.trace.build_headers())
         yield 300
 
 
@@ -55,7 +53,7 @@ async def send(engine: Recorder, headers: dict[str, str], **body: Any) -> httpx2
     models = Models([build_served_model(engine, Settings(), SystemClock(), own_name="m")])
     await models.start()
     try:
-        transport = httpx2.ASGITransport(create_app(models))
+        transport = httpx2.ASGITransport(build_asgi_app(models))
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
             payload = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, **body}
             return await client.post("/v1/chat/completions", json=payload, headers=headers)

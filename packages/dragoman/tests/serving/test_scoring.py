@@ -78,7 +78,7 @@ async def test_score_cross_encoder_depends_on_text_order(scorer: str):
     assert np.allclose(there, 1 / (1 + np.exp(-np.array(raw))), atol=1e-6)
 
 
-async def refusal(http: httpx2.AsyncClient, **fields: object) -> dict[str, Any]:
+async def post_error(http: httpx2.AsyncClient, **fields: object) -> dict[str, Any]:
     answer = await http.post("http://localhost/v1/score", json=fields)
     assert answer.status_code == 400
     return answer.json()["error"]
@@ -88,7 +88,7 @@ async def test_score_oversized_document_rejected_unless_truncated(encoder: str, 
     words = "cat " * 70
     for model in (encoder, scorer):
         async with serving(model) as http:
-            error = await refusal(http, text_1="the cat", text_2=["a", words])
+            error = await post_error(http, text_1="the cat", text_2=["a", words])
             assert (error["code"], error["param"]) == ("context_length_exceeded", "documents[1]")
             cut = await scores(
                 http, text_1="the cat", text_2=["a", words], truncate_prompt_tokens=-1
@@ -96,13 +96,13 @@ async def test_score_oversized_document_rejected_unless_truncated(encoder: str, 
             short = await scores(http, text_1="the cat", text_2=["a", words], max_tokens_per_doc=4)
             assert short == await scores(http, text_1="the cat", text_2=["a", "cat " * 4])
             assert cut != short
-            error = await refusal(http, text_1="the cat", text_2=words, truncate_prompt_tokens=2)
+            error = await post_error(http, text_1="the cat", text_2=words, truncate_prompt_tokens=2)
             assert error["param"] == "truncate_prompt_tokens"
 
 
 async def test_score_encoder_with_use_activation_rejected(encoder: str):
     async with serving(encoder) as http:
-        assert (await refusal(http, text_1="a", text_2="b", use_activation=True))[
+        assert (await post_error(http, text_1="a", text_2="b", use_activation=True))[
             "param"
         ] == "use_activation"
 
@@ -112,8 +112,8 @@ async def test_score_unsupported_model_returns_404(path: str, encoder: str):
     async with serving(encoder) as http:
         if path != "/moderations":
             http.base_url = httpx2.URL("http://localhost")
-        refused = await http.post(path, json={"input": "x"})
-    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unsupported_endpoint")
+        rejected = await http.post(path, json={"input": "x"})
+    assert (rejected.status_code, rejected.json()["error"]["code"]) == (404, "unsupported_endpoint")
 
 
 async def test_score_tiny_model():

@@ -60,12 +60,12 @@ async def test_sglang_stream_equals_full_response(
     body = {**prompt, "sampling_params": params, "return_logprob": True, "rid": "r"}
     result = await post(http, "/generate", **body)
     streamed = await http.post("/generate", json={**body, "stream": True})
-    whole: list[Any] = result if len(lengths) > 1 else [result]
+    full: list[Any] = result if len(lengths) > 1 else [result]
     last = grammar.check_stream(streamed.content, choices=len(lengths))
-    for answer in (*last, *whole):
+    for answer in (*last, *full):
         answer["meta_info"].pop("cached_tokens")  # the second time a prompt may be cached
-    assert last == whole
-    assert [answer["meta_info"]["prompt_tokens"] for answer in whole] == lengths
+    assert last == full
+    assert [answer["meta_info"]["prompt_tokens"] for answer in full] == lengths
 
 
 async def test_sglang_pause_update_weights_continue(http: httpx2.AsyncClient):
@@ -133,9 +133,9 @@ async def test_sglang_release_memory_supports_only_kv_cache(http: httpx2.AsyncCl
 async def test_sglang_tensor_weight_updates_rejected_with_alternative(
     http: httpx2.AsyncClient, path: str
 ):
-    refused = await http.post(path, json={"serialized_named_tensors": ["gASV"]})
-    assert refused.status_code == 400
-    assert "safetensors" in refused.json()["error"]["message"]
+    rejected = await http.post(path, json={"serialized_named_tensors": ["gASV"]})
+    assert rejected.status_code == 400
+    assert "safetensors" in rejected.json()["error"]["message"]
 
 
 async def test_sglang_other_routes_respond(http: httpx2.AsyncClient):

@@ -13,15 +13,17 @@ import pytest
 from tests.hardening.test_fairness import SteppedEvents
 from tests.serving.responses.harness import lifespan
 
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
-from dragoman.serving.app import create_app
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.app import build_asgi_app
 from dragoman.store import MemoryStore, SqliteStore
 from dragoman.tenants import Tenant
 from dragoman.tenants.limits_store import Batch, BatchResult, LimitsStoreUnavailable
 from dragoman.tenants.shared_counters import SharedCounters
 from dragoman.tenants.sqlite_limits import SqliteLimits
 
-from .test_tenancy import CHAT, Moved, Server, serving, tenant
+from .test_tenancy import CHAT, ManualClock, Server, serving, tenant
 
 COMPLETION = {"model": "m", "prompt": "one two three four five six"}
 
@@ -48,7 +50,7 @@ class Replica:
 
 @asynccontextmanager
 async def replicas(
-    path: Path, keys: dict[str, Tenant], clock: Moved, number: int = 2
+    path: Path, keys: dict[str, Tenant], clock: ManualClock, number: int = 2
 ) -> AsyncGenerator[list[Replica]]:
     async with AsyncExitStack() as stack:
         started: list[Replica] = []
@@ -64,7 +66,7 @@ async def replicas(
 
 
 async def test_shared_limits_count_requests_and_tokens_of_both_servers(tmp_path: Path) -> None:
-    clock = Moved()
+    clock = ManualClock()
     keys = {"a": tenant("a", requests_per_minute=4, tokens_per_minute=1000)}
     async with replicas(tmp_path, keys, clock) as servers:
         used = 0
@@ -74,26 +76,26 @@ async def test_shared_limits_count_requests_and_tokens_of_both_servers(tmp_path:
             used += answer.json()["usage"]["total_tokens"]
             assert answer.headers["x-ratelimit-remaining-requests"] == str(3 - number)
         for each in servers:
-            refused = await each.server.post("a")
-            assert (refused.status_code, refused.headers["retry-after"]) == (429, "15")
-            assert refused.headers["x-ratelimit-remaining-tokens"] == str(1000 - used)
+            rejected = await each.server.post("a")
+            assert (rejected.status_code, rejected.headers["retry-after"]) == (429, "15")
+            assert rejected.headers["x-ratelimit-remaining-tokens"] == str(1000 - used)
         clock.elapsed = 15
         assert [(await each.server.post("a")).status_code for each in servers] == [200, 429]
 
 
 async def test_shared_limits_rejected_long_prompt_is_not_charged(tmp_path: Path) -> None:
-    clock = Moved()
+    clock = ManualClock()
     async with replicas(
         tmp_path, {"a": tenant("a", requests_per_minute=10, tokens_per_minute=60)}, clock
     ) as servers:
         assert (await servers[0].server.post("a", "/v1/completions", COMPLETION)).status_code == 200
         await servers[0].counters.settle()
         for each in servers:
-            refused = await each.server.post(
+            rejected = await each.server.post(
                 "a", "/v1/completions", {"model": "m", "prompt": "word " * 59}
             )
-            assert (refused.status_code, refused.json()["error"]["type"]) == (429, "tokens")
-            assert refused.headers["x-ratelimit-remaining-requests"] == "9"
+            assert (rejected.status_code, rejected.json()["error"]["type"]) == (429, "tokens")
+            assert rejected.headers["x-ratelimit-remaining-requests"] == "9"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ async def test_shared_limits_rejected_long_prompt_is_not_charged(tmp_path: Path)
 async def test_shared_limits_round_trips_per_request(
     tmp_path: Path, limits: dict[str, Any], expected: int
 ) -> None:
-    async with replicas(tmp_path, {"a": tenant("a", **limits)}, Moved(), 1) as (replica,):
+    async with replicas(tmp_path, {"a": tenant("a", **limits)}, ManualClock(), 1) as (replica,):
         for number in (1, 2, 3):
             assert (await replica.server.post("a")).status_code == 200
             await replica.counters.settle()
@@ -125,7 +127,7 @@ async def test_shared_limits_round_trips_per_request(
 
 
 async def test_shared_limits_count_concurrent_requests_of_both_servers(tmp_path: Path) -> None:
-    clock = Moved()
+    clock = ManualClock()
     engine = SteppedEvents()
     keys = {"a": tenant("a", concurrent_requests=2)}
     async with AsyncExitStack() as stack:
@@ -134,7 +136,7 @@ async def test_shared_limits_count_concurrent_requests_of_both_servers(tmp_path:
             limits = SqliteLimits(tmp_path / "limits.db", lambda: round(clock.now() * 1_000_000))
             counters = SharedCounters(limits, clock.monotonic)
             models = Models([ServedModel("m", EventBackend(engine), 4096, 0)])
-            app = create_app(
+            app = build_asgi_app(
                 models,
                 clock=clock,
                 store=MemoryStore(now=clock.now),
@@ -146,8 +148,8 @@ async def test_shared_limits_count_concurrent_requests_of_both_servers(tmp_path:
         running = [asyncio.create_task(server.post("a")) for server in servers]
         await wait_until_pending(engine, 2)
         for server in servers:
-            refused = await server.post("a")
-            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            rejected = await server.post("a")
+            assert (rejected.status_code, rejected.headers["retry-after"]) == (429, "1")
         engine.pending[0]()
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         # Finished requests release their slots in the background.
@@ -179,14 +181,17 @@ async def first_answer(server: Server, engine: SteppedEvents) -> Any:
 
 
 async def test_shared_budget_counts_both_servers_and_survives_restart(tmp_path: Path) -> None:
-    clock = Moved()
+    clock = ManualClock()
     keys = {"a": tenant("a", tokens_per_day=1)}
     async with replicas(tmp_path, keys, clock) as (one, other):
         assert (await one.server.post("a")).status_code == 200
         await one.counters.settle()
-        refused = await other.server.post("a")
-        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "insufficient_quota")
-        assert refused.headers["retry-after"] == str(int(13.5 * 3600))
+        rejected = await other.server.post("a")
+        assert (rejected.status_code, rejected.json()["error"]["code"]) == (
+            429,
+            "insufficient_quota",
+        )
+        assert rejected.headers["retry-after"] == str(int(13.5 * 3600))
     # Usage is in the store, so a lost counter does not give a fresh budget.
     (tmp_path / "limits.db").unlink()
     async with replicas(tmp_path, keys, clock) as (one, other):
@@ -198,7 +203,7 @@ async def test_shared_budget_counts_both_servers_and_survives_restart(tmp_path: 
 async def test_shared_limits_store_failure_limits_per_process(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = Moved()
+    clock = ManualClock()
     async with replicas(tmp_path, {"a": tenant("a", requests_per_minute=4)}, clock) as (one, other):
         assert (await one.server.post("a")).status_code == 200
         one.limits.is_down = True
@@ -224,13 +229,13 @@ async def test_shared_limits_store_failure_limits_per_process(
         assert "dragoman:limits_store_failing 0.0" in (await one.server.get("a", "/metrics")).text
         # Five requests were admitted: one too many, and the sixth waits until two have
         # been refilled.
-        refused = await other.server.post("a")
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "30")
+        rejected = await other.server.post("a")
+        assert (rejected.status_code, rejected.headers["retry-after"]) == (429, "30")
 
 
 async def test_shared_limits_invalid_prompt_charges_request_not_tokens(tmp_path: Path) -> None:
     keys = {"a": tenant("a", requests_per_minute=4, tokens_per_minute=100, concurrent_requests=1)}
-    async with replicas(tmp_path, keys, Moved(), 1) as (replica,):
+    async with replicas(tmp_path, keys, ManualClock(), 1) as (replica,):
         for _ in range(2):
             # This server fetches no media.
             image = {"type": "image_url", "image_url": {"url": "http://example.com/a.png"}}

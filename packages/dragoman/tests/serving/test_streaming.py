@@ -12,7 +12,7 @@ from starlette.types import Message
 
 from dragoman.core.errors import DragomanError, EngineError
 from dragoman.dialects.ollama import LineFraming
-from dragoman.serving.disconnect import never
+from dragoman.serving.disconnect import ignore_disconnect
 from dragoman.serving.replay_responder import ReplayResponder
 from dragoman.serving.responder import RawHeaders, ResponseStart
 from dragoman.serving.stream_keepalive import StreamMonitor, StreamTimeouts
@@ -40,7 +40,7 @@ async def test_stream_failing_before_headers_sends_no_keepalive(steps: int):
 
     start = ResponseStart([], 0.0, render_error)
     responder = ReplayResponder(fail(), LineFraming(), start, StreamMonitor(StreamTimeouts()))
-    await responder(never, send)
+    await responder(ignore_disconnect, send)
     first, *bodies = sent
     text = b"".join(message["body"] for message in bodies)
     if first["status"] == 500:

@@ -19,13 +19,15 @@ import openai
 import pytest
 from openai.types.admin.organization import UsageCompletionsResponse
 from tests.hardening.test_fairness import SteppedEvents
-from tests.serving.harness import tokenizer
+from tests.serving.harness import load_tiny_tokenizer
 from tests.serving.responses.harness import lifespan
 
 from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
 from dragoman.launch import build_models
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
-from dragoman.serving.app import Application, create_app
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.app import Application, build_asgi_app
 from dragoman.serving.clock import RandomIdGenerator, SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.serving.usage_ledger import UsageCounts, UsageKey, UsageLedger
@@ -46,7 +48,7 @@ ROUTES: dict[str, dict[str, Any]] = {
 }
 
 
-class Moved:
+class ManualClock:
     """A clock that tests advance."""
 
     def __init__(self, now: float = NOW) -> None:
@@ -67,7 +69,7 @@ def tenant(name: str, **fields: Any) -> Tenant:
 @dataclass
 class Server:
     app: Application
-    clock: Moved
+    clock: ManualClock
 
     def client(self, key: str, **headers: str) -> httpx2.AsyncClient:
         transport: Any = httpx2.ASGITransport(self.app)
@@ -115,20 +117,23 @@ async def serving(
     *,
     store: Store | None = None,
     counters: Counters | None = None,
-    clock: Moved | None = None,
+    clock: ManualClock | None = None,
     options: ServingOptions | None = None,
     names: tuple[str, ...] = ("m",),
 ) -> AsyncGenerator[Server]:
-    clock = clock or Moved()
-    lent = tokenizer()
+    clock = clock or ManualClock()
+    tokenizer = load_tiny_tokenizer()
     script = Script((ScriptEntry((Say("Hello there."),), repeat=True),))
     served = [
         ServedModel(
-            name, EventBackend(ScriptedEngine(script, tokenizer=lent), lent), 4096, int(NOW)
+            name,
+            EventBackend(ScriptedEngine(script, tokenizer=tokenizer), tokenizer),
+            4096,
+            int(NOW),
         )
         for name in names
     ]
-    app = create_app(
+    app = build_asgi_app(
         Models(served),
         options=options,
         clock=clock,
@@ -188,8 +193,8 @@ async def test_requests_per_minute_limit_in_every_dialect(path: str) -> None:
     async with serving({"a": tenant("a", requests_per_minute=2), "b": tenant("b")}) as server:
         for _ in range(2):
             assert (await server.post("a", path, ROUTES[path])).status_code == 200
-        refused = await server.post("a", path, ROUTES[path])
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "30")
+        rejected = await server.post("a", path, ROUTES[path])
+        assert (rejected.status_code, rejected.headers["retry-after"]) == (429, "30")
         assert (await server.post("b", path, ROUTES[path])).status_code == 200
         server.clock.elapsed = 29.999999
         assert (await server.post("a", path, ROUTES[path])).status_code == 429
@@ -260,8 +265,8 @@ async def test_tokens_per_minute_overdraft_rejects_until_refilled() -> None:
         assert first.status_code == 200
         used = first.json()["usage"]["total_tokens"]
         assert used > 6
-        refused = await server.post("a", "/v1/completions", {"model": "m", "prompt": "one"})
-        assert (refused.status_code, refused.json()["error"]["type"]) == (429, "tokens")
+        rejected = await server.post("a", "/v1/completions", {"model": "m", "prompt": "one"})
+        assert (rejected.status_code, rejected.json()["error"]["type"]) == (429, "tokens")
         server.clock.elapsed = (used - 6 + 1) * 10
         assert (
             await server.post("a", "/v1/completions", {"model": "m", "prompt": "one"})
@@ -286,8 +291,8 @@ async def test_rate_limited_long_prompt_is_not_charged() -> None:
         await server.post("a", "/v1/completions", {"model": "m", "prompt": "one two three"})
         before = (await server.get("a", "/v1/models")).headers
         assert 0 < int(before["x-ratelimit-remaining-tokens"]) < 58
-        refused = await server.post("a", "/v1/completions", {"model": "m", "prompt": "word " * 59})
-        assert (refused.status_code, refused.json()["error"]["type"]) == (429, "tokens")
+        rejected = await server.post("a", "/v1/completions", {"model": "m", "prompt": "word " * 59})
+        assert (rejected.status_code, rejected.json()["error"]["type"]) == (429, "tokens")
         after = (await server.get("a", "/v1/models")).headers
         for name in ("x-ratelimit-remaining-requests", "x-ratelimit-remaining-tokens"):
             assert before[name] == after[name]
@@ -296,13 +301,13 @@ async def test_rate_limited_long_prompt_is_not_charged() -> None:
 async def test_concurrent_requests_limit_released_on_every_ending() -> None:
     engine = SteppedEvents()
     keys = {"a": tenant("a", concurrent_requests=2), "b": tenant("b")}
-    app = create_app(Models([ServedModel("m", EventBackend(engine), 4096, 0)]), tenants=keys)
-    server = Server(app, Moved())
+    app = build_asgi_app(Models([ServedModel("m", EventBackend(engine), 4096, 0)]), tenants=keys)
+    server = Server(app, ManualClock())
     running = [asyncio.create_task(server.post("a")) for _ in range(2)]
     await wait_for_requests(engine, 2)
-    refused = await server.post("a")
-    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-    assert refused.json()["error"]["message"].startswith(
+    rejected = await server.post("a")
+    assert (rejected.status_code, rejected.headers["retry-after"]) == (429, "1")
+    assert rejected.json()["error"]["message"].startswith(
         "Rate limit reached for the key `a`: 2 concurrent requests."
     )
     others = asyncio.create_task(server.post("b"))
@@ -323,15 +328,15 @@ async def test_concurrent_requests_limit_released_on_every_ending() -> None:
 async def test_daily_budget_exhausted_returns_insufficient_quota() -> None:
     async with serving({"a": tenant("a", tokens_per_day=1)}) as server:
         assert (await server.post("a")).status_code == 200
-        refused = await server.post("a")
-        assert refused.status_code == 429
+        rejected = await server.post("a")
+        assert rejected.status_code == 429
         assert (
-            refused.json()["error"]["type"]
-            == refused.json()["error"]["code"]
+            rejected.json()["error"]["type"]
+            == rejected.json()["error"]["code"]
             == "insufficient_quota"
         )
-        assert refused.headers["x-should-retry"] == "false"
-        assert refused.headers["retry-after"] == str(int(13.5 * 3600))
+        assert rejected.headers["x-should-retry"] == "false"
+        assert rejected.headers["retry-after"] == str(int(13.5 * 3600))
         server.clock.elapsed = 13.5 * 3600
         assert (await server.post("a")).status_code == 200
 
@@ -340,14 +345,14 @@ async def test_monthly_budget_resets_at_month_end() -> None:
     async with serving({"a": tenant("a", tokens_per_month=1)}) as server:
         assert (await server.post("a")).status_code == 200
         server.clock.elapsed = 86400
-        refused = await server.post("a")
-        assert refused.headers["retry-after"] == str(int(6 * 86400 + 13.5 * 3600))
+        rejected = await server.post("a")
+        assert rejected.headers["retry-after"] == str(int(6 * 86400 + 13.5 * 3600))
         server.clock.elapsed = 8 * 86400
         assert (await server.post("a")).status_code == 200
 
 
 async def test_usage_and_budgets_survive_restart(tmp_path: Path) -> None:
-    clock = Moved()
+    clock = ManualClock()
     keys = {"a": tenant("a", tokens_per_day=1), "root": tenant("root", role="admin")}
     async with serving(
         keys, store=SqliteStore(tmp_path / "store.db", now=clock.now), clock=clock
@@ -365,7 +370,7 @@ async def test_usage_and_budgets_survive_restart(tmp_path: Path) -> None:
 
 
 async def test_usage_of_two_processes_is_summed(tmp_path: Path) -> None:
-    clock = Moved()
+    clock = ManualClock()
     stores = [SqliteStore(tmp_path / "store.db", now=clock.now) for _ in range(2)]
     keys = {"a": tenant("a", tokens_per_day=1000), "root": tenant("root", role="admin")}
     async with (
@@ -478,14 +483,15 @@ async def test_usage_pagination() -> None:
 
 @pytest.mark.parametrize(
     "query",
-    ["", "start_time=x", "start_time=0&bucket_width=1m", "start_time=0&limit=0", "start_time=0&limit=99",
+    ["", "start_time=x", "start_time=0&bucket_width=1m", "start_time=0&limit=0",
+    "start_time=0&limit=99",
      "start_time=0&page=x", "start_time=0&group_by=phase", "start_time=5&end_time=5"],
 )  # fmt: skip
 async def test_usage_invalid_query_rejected_by_name(query: str) -> None:
     async with serving({"root": tenant("root", role="admin")}) as server:
-        refused = await server.get("root", f"/v1/organization/usage/completions?{query}")
-        assert refused.status_code == 400
-        assert refused.json()["error"]["param"] in {
+        rejected = await server.get("root", f"/v1/organization/usage/completions?{query}")
+        assert rejected.status_code == 400
+        assert rejected.json()["error"]["param"] in {
             "start_time",
             "bucket_width",
             "limit",
@@ -497,12 +503,12 @@ async def test_usage_invalid_query_rejected_by_name(query: str) -> None:
 
 async def test_usage_counts_embeddings_separately() -> None:
     (tiny,) = build_models(Settings(), SystemClock())
-    app = create_app(
+    app = build_asgi_app(
         Models([tiny]),
         tenants={"a": tenant("a", tokens_per_minute=5), "root": tenant("root", role="admin")},
     )
     async with lifespan(app):
-        server = Server(app, Moved())
+        server = Server(app, ManualClock())
         answer = await server.post(
             "a", "/v1/embeddings", {"input": "one two three four five six seven"}
         )
@@ -519,9 +525,9 @@ async def test_key_lists_and_uses_only_allowed_models() -> None:
     ) as server:
         listed = (await server.get("a", "/v1/models")).json()
         assert [model["id"] for model in listed["data"]] == ["n"]
-        refused = await server.post("a")
-        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
-        assert "`m` does not exist. Served here: n." in refused.json()["error"]["message"]
+        rejected = await server.post("a")
+        assert (rejected.status_code, rejected.json()["error"]["code"]) == (404, "model_not_found")
+        assert "`m` does not exist. Served here: n." in rejected.json()["error"]["message"]
         assert (await server.post("a", body={"model": "n", "messages": HELLO})).status_code == 200
         assert (await server.get("none", "/v1/models")).json()["data"] == []
         assert (await server.get("a", "/api/tags")).json()["models"][0]["name"].startswith("n")

@@ -18,7 +18,7 @@ from huggingface_hub.errors import ValidationError
 
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.launch import Server, ShutdownConfig, build_models, build_uvicorn_config
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman_check.rules import tgi as grammar
@@ -45,7 +45,7 @@ async def address() -> AsyncGenerator[str]:
     settings = Settings()
     models = build_models(settings, SystemClock())
     server = Server(
-        build_uvicorn_config(create_app(models), settings),
+        build_uvicorn_config(build_asgi_app(models), settings),
         models,
         shutdown_config=ShutdownConfig(timeout=0.0),
     )
@@ -62,7 +62,7 @@ async def address() -> AsyncGenerator[str]:
 @pytest.mark.parametrize("path", ["", "/generate"])
 async def test_tgi_client_stream_equals_full_response(address: str, path: str):
     async with hugging_face(address + path) as client:
-        whole = await client.text_generation(
+        full = await client.text_generation(
             "Once upon", **PARAMETERS, decoder_input_details=True, seed=3
         )
         stream = await client.text_generation(
@@ -76,7 +76,7 @@ async def test_tgi_client_stream_equals_full_response(address: str, path: str):
             )
         ]
         plain = await client.text_generation("Once upon", max_new_tokens=6)
-    details = whole.details
+    details = full.details
     last = events[-1]
     assert details is not None
     assert last.details is not None
@@ -86,7 +86,7 @@ async def test_tgi_client_stream_equals_full_response(address: str, path: str):
         last.details.generated_tokens,
         last.details.input_length,
     ) == ("length", 6, 2)
-    assert whole.generated_text == last.generated_text == plain == "".join(texts)
+    assert full.generated_text == last.generated_text == plain == "".join(texts)
     assert [token.id for token in details.tokens] == [event.token.id for event in events]
     assert [token.logprob for token in details.tokens] == [event.token.logprob for event in events]
     assert [len(event.top_tokens or ()) for event in events] == [2] * 6
@@ -128,9 +128,9 @@ async def test_tgi_stream_failure_sends_error_event():
     stream = await it.post("/generate_stream", {"inputs": "hi"})
     assert grammar.check_stream(stream.content) == []
     assert '"error_type":"generation"' in stream.text
-    whole = await it.post("/generate", {"inputs": "hi"})
-    assert whole.status_code == 424
-    grammar.check_error(whole.json())
+    full = await it.post("/generate", {"inputs": "hi"})
+    assert full.status_code == 424
+    grammar.check_error(full.json())
 
 
 async def test_tgi_stream_without_token_ids_returns_text():
@@ -157,18 +157,18 @@ async def test_tgi_stream_tokens_equal_full_response(
         "inputs": "Count to 3.",
         "parameters": {"max_new_tokens": 20, **params, "details": True},
     }
-    whole = await post(http, "/generate", **body)
+    full = await post(http, "/generate", **body)
     streamed = await http.post("/generate_stream", json=body)
     events = grammar.check_stream(streamed.content)
-    grammar.check_object(whole)
-    assert events[-1]["generated_text"] == whole["generated_text"]
+    grammar.check_object(full)
+    assert events[-1]["generated_text"] == full["generated_text"]
     names = ("id", "text", "special", "logprob")
     streamed_tokens = [{name: each["token"][name] for name in names} for each in events]
     assert streamed_tokens == [
-        {name: token[name] for name in names} for token in whole["details"]["tokens"]
+        {name: token[name] for name in names} for token in full["details"]["tokens"]
     ]
     assert events[-1]["details"].pop("input_length") == 5
-    assert events[-1]["details"] == {name: whole["details"][name] for name in events[-1]["details"]}
+    assert events[-1]["details"] == {name: full["details"][name] for name in events[-1]["details"]}
 
 
 async def test_lightllm_body_returns_lightllm_format(http: httpx2.AsyncClient):
@@ -202,10 +202,10 @@ async def test_lightllm_body_returns_lightllm_format(http: httpx2.AsyncClient):
 
 async def test_tgi_errors_use_envelope_of_body_dialect(http: httpx2.AsyncClient):
     for path in ("/", "/generate", "/generate_stream"):
-        refused = await http.post(path, json={"inputs": "a", "parameters": {"temperature": "hot"}})
-        assert refused.status_code == 422
-        grammar.check_error(refused.json())
-        assert "parameters.temperature" in refused.json()["error"]
+        rejected = await http.post(path, json={"inputs": "a", "parameters": {"temperature": "hot"}})
+        assert rejected.status_code == 422
+        grammar.check_error(rejected.json())
+        assert "parameters.temperature" in rejected.json()["error"]
     assert (await http.post("/generate", json={"text": 1})).json()["error"]["param"] == "text"
     wrong = await http.get("/generate_stream")
     assert wrong.status_code == 405

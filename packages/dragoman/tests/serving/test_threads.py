@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from anthropic import beta_async_tool
-from tests.serving.background_server import working
-from tests.serving.harness import ServerHarness, Still, build_server
+from tests.serving.background_server import run_background_server
+from tests.serving.harness import FixedClock, ServerHarness, build_server
 from tests.serving.test_message_batches import sdk
 
 from dragoman.core.request import Conversation
@@ -57,13 +57,13 @@ async def run(it: ServerHarness, **more: Any) -> str:
 
 async def test_thread_tool_runner_equals_full_conversation():
     async with (
-        working(engine={"directives": True}) as threaded,
-        working(engine={"directives": True}) as whole,
+        run_background_server(engine_options={"directives": True}) as threaded,
+        run_background_server(engine_options={"directives": True}) as full,
     ):
         assert await run(threaded) == "Both are mild."
-        assert await run(whole, thread=False) == "Both are mild."
+        assert await run(full, thread=False) == "Both are mild."
         assert len(conversations(threaded)) == 3
-        for with_thread, without in zip(conversations(threaded), conversations(whole), strict=True):
+        for with_thread, without in zip(conversations(threaded), conversations(full), strict=True):
             assert with_thread.tools == without.tools
             assert shape(with_thread) == shape(without)
 
@@ -76,7 +76,7 @@ def shape(conversation: Conversation) -> list[Any]:
 
 
 async def test_thread_streamed_tool_runner_continues():
-    async with working(engine={"directives": True}) as server:
+    async with run_background_server(engine_options={"directives": True}) as server:
         runner = sdk(server).beta.messages.tool_runner(
             model="m",
             max_tokens=100,
@@ -101,15 +101,15 @@ def continuing(id: str, **more: Any) -> dict[str, Any]:
 
 
 async def test_thread_unknown_message_returns_thread_not_found():
-    async with working() as server:
+    async with run_background_server() as server:
         answer = await server.post("/v1/messages", continuing("msg_gone"))
         assert answer.status_code == 404
         assert answer.json()["error"]["details"] == {"error_code": "thread_not_found"}
 
 
 async def test_thread_deleted_is_replayed_by_sdk():
-    store = MemoryStore(now=Still().now)
-    async with working(store=store) as server:
+    store = MemoryStore(now=FixedClock().now)
+    async with run_background_server(store=store) as server:
         thread = sdk(server).beta.messages.thread(model="m", max_tokens=10)
         first = await thread.send({"role": "user", "content": "one"})
         await store.commit(Delete(Key("", "thread", first.id)))
@@ -118,8 +118,8 @@ async def test_thread_deleted_is_replayed_by_sdk():
 
 
 async def test_thread_with_missing_turn_returns_404():
-    store = MemoryStore(now=Still().now)
-    async with working(store=store) as server:
+    store = MemoryStore(now=FixedClock().now)
+    async with run_background_server(store=store) as server:
         first = (await server.post("/v1/messages", body(thread={"type": "create"}))).json()["id"]
         second = (await server.post("/v1/messages", continuing(first))).json()["id"]
         await store.commit(Delete(Key("", "thread", first)))
@@ -127,7 +127,7 @@ async def test_thread_with_missing_turn_returns_404():
 
 
 async def test_thread_can_be_continued_twice():
-    async with working() as server:
+    async with run_background_server() as server:
         first = (await server.post("/v1/messages", body(thread={"type": "create"}))).json()["id"]
         for _ in range(2):
             assert (await server.post("/v1/messages", continuing(first))).status_code == 200
@@ -135,7 +135,7 @@ async def test_thread_can_be_continued_twice():
 
 
 async def test_thread_of_other_key_returns_404():
-    async with working(options=ServingOptions(api_key=("a", "b"))) as server:
+    async with run_background_server(options=ServingOptions(api_key=("a", "b"))) as server:
         keys = [{"x-api-key": key} for key in "ab"]
         first = (
             await server.post("/v1/messages", body(thread={"type": "create"}), keys[0])
@@ -145,8 +145,8 @@ async def test_thread_of_other_key_returns_404():
 
 
 async def test_messages_without_thread_are_not_stored():
-    store = MemoryStore(now=Still().now)
-    async with working(store=store) as server:
+    store = MemoryStore(now=FixedClock().now)
+    async with run_background_server(store=store) as server:
         for plain in (
             body(),
             body(thread=None),
@@ -178,15 +178,15 @@ async def test_thread_without_store_returns_unsupported_request():
     ],
 )
 async def test_thread_invalid_field_rejected_by_name(wrong: dict[str, Any], where: str):
-    async with working() as server:
+    async with run_background_server() as server:
         answer = await server.post("/v1/messages", wrong)
         assert answer.status_code == 400
         assert answer.json()["error"]["message"].startswith(where), json.dumps(answer.json())
 
 
 async def test_thread_failed_turn_is_not_stored():
-    store = MemoryStore(now=Still().now)
-    async with working(store=store, engine={"directives": True}) as server:
+    store = MemoryStore(now=FixedClock().now)
+    async with run_background_server(store=store, engine_options={"directives": True}) as server:
         failing = body(
             thread={"type": "create"},
             messages=[{"role": "user", "content": "[[error 500 broken]]"}],

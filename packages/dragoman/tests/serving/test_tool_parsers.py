@@ -14,7 +14,7 @@ import jsonschema_rs
 import pytest
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
@@ -52,19 +52,19 @@ async def serve(tools: str, reasoning: str = "none") -> AsyncGenerator[httpx2.As
         SystemClock(),
     )
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models))
+    transport = httpx2.ASGITransport(build_asgi_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
         yield http
     await models.stop()
 
 
 async def ask_weather(client: httpx2.AsyncClient, **body: Any) -> httpx2.Response:
-    given = {
+    defaults = {
         "messages": [{"role": "user", "content": "How is the weather in Rome?"}],
         "max_tokens": 200,
         "seed": 5,
     }
-    return await client.post("/v1/chat/completions", json={**given, **body})
+    return await client.post("/v1/chat/completions", json={**defaults, **body})
 
 
 @pytest.mark.parametrize("name", ONE_A_SHAPE)
@@ -99,11 +99,11 @@ async def test_unenforceable_tool_schema_rejected_or_warned() -> None:
     strict = {"type": "function", "function": {"name": "f", "parameters": ANY_OF, "strict": True}}
     loose = {"type": "function", "function": {"name": "f", "parameters": ANY_OF}}
     async with serve("qwen3_coder") as client:
-        refused = await ask_weather(client, tools=[strict], tool_choice="required")
+        rejected = await ask_weather(client, tools=[strict], tool_choice="required")
         warned = await ask_weather(client, tools=[loose], tool_choice="required", max_tokens=20)
-    assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == "tools[0].function.parameters"
-    assert "anyOf" in refused.json()["error"]["message"]
+    assert rejected.status_code == 400
+    assert rejected.json()["error"]["param"] == "tools[0].function.parameters"
+    assert "anyOf" in rejected.json()["error"]["message"]
     assert warned.status_code == 200
     assert "anyOf" in warned.headers["x-dragoman-warnings"]
 
@@ -148,12 +148,16 @@ def find_arguments(answer: dict[str, Any]) -> Any:
 async def test_required_tool_call_enforced_without_known_format(
     path: str, fields: dict[str, Any]
 ) -> None:
-    talk = [{"role": "user", "content": "How is the weather in Rome?"}]
+    conversation = [{"role": "user", "content": "How is the weather in Rome?"}]
     limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
     async with serve("none") as client:
         response = await client.post(
             path,
-            json={"input" if path == "/v1/responses" else "messages": talk, limit: 200, **fields},
+            json={
+                "input" if path == "/v1/responses" else "messages": conversation,
+                limit: 200,
+                **fields,
+            },
         )
     assert response.status_code == 200, response.text
     jsonschema_rs.validate(CITY, find_arguments(response.json()))

@@ -15,7 +15,7 @@ import pytest
 import dragoman
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.launch import build_models, build_serving_options
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.recent_requests import MAX_RECENT_REQUESTS, RecentRequests
 from dragoman.serving.request_log import RequestLogLine
@@ -225,7 +225,7 @@ async def test_recent_requests_without_ui_return_404():
 async def test_detokenize_marks_control_tokens_for_ui():
     settings = Settings(model="tiny")
     models = build_models(settings, SystemClock())
-    app = create_app(models, options=build_serving_options(settings))
+    app = build_asgi_app(models, options=build_serving_options(settings))
     server = ServerHarness(app, build_server().engine)
     async with app.lifespan():
         question = {"messages": [{"role": "user", "content": "Hello"}]}

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.serving.background_server import working
+from tests.serving.background_server import run_background_server
 from tests.serving.harness import ServerHarness, build_server
 
 from dragoman.dialects.interfaces import Profile
@@ -113,7 +113,7 @@ async def test_ollama_tool_message_needs_call_only_with_id() -> None:
 
 
 async def test_tool_output_matches_call_of_previous_response() -> None:
-    async with working(
+    async with run_background_server(
         ScriptEntry((CallTool("f", "{}"),)), ScriptEntry((Say("Done"),), repeat=True)
     ) as server:
         first = (await server.post("/v1/responses", {"input": "hi", "tools": [TOOL]})).json()

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
@@ -34,7 +34,7 @@ async def serving(
     models = build_models(
         Settings(model=model, dtype=dtype, kv_offloading_dir=directory), SystemClock()
     )
-    app = create_app(models, options=ServingOptions(**options), store=store)
+    app = build_asgi_app(models, options=ServingOptions(**options), store=store)
     await models.start()
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(app), base_url="http://localhost"
@@ -138,8 +138,8 @@ async def test_generate_from_token_ids_equals_chat_completion(http: httpx2.Async
     assert {entry["token"] for entry in choice["logprobs"]["content"]} == {
         f"token_id:{id}" for id in choice["token_ids"]
     }
-    refused = await http.post("/inference/v1/generate", json={"token_ids": [10**6]})
-    assert refused.status_code == 400
+    rejected = await http.post("/inference/v1/generate", json={"token_ids": [10**6]})
+    assert rejected.status_code == 400
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
@@ -156,7 +156,7 @@ async def test_token_ids_and_logprobs_have_equal_length(http: httpx2.AsyncClient
         if path == "/v1/completions"
         else {"messages": CHAT, "logprobs": True}
     )
-    [whole] = (await post(http, path, **fields))["choices"]
+    [full] = (await post(http, path, **fields))["choices"]
     streamed = await http.post(path, json={**fields, "stream": True})
     chunks = [
         json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: {")
@@ -167,10 +167,10 @@ async def test_token_ids_and_logprobs_have_equal_length(http: httpx2.AsyncClient
         logprobs: dict[str, list[Any]] = choice["logprobs"] or {}
         return logprobs.get("token_logprobs") or logprobs.get("content") or []
 
-    assert whole["finish_reason"] == "stop"
-    assert len(list_scores(whole)) == len(whole["token_ids"])
-    assert [score for part in parts for score in list_scores(part)] == list_scores(whole)
-    assert [id for part in parts for id in part.get("token_ids") or ()] == whole["token_ids"]
+    assert full["finish_reason"] == "stop"
+    assert len(list_scores(full)) == len(full["token_ids"])
+    assert [score for part in parts for score in list_scores(part)] == list_scores(full)
+    assert [id for part in parts for id in part.get("token_ids") or ()] == full["token_ids"]
 
 
 async def test_render_output_generates_same_tokens(http: httpx2.AsyncClient):
@@ -300,8 +300,8 @@ async def test_explain_disabled_by_default(path: str):
 
 async def test_explain_unsupported_engine_rejected():
     async with serving("scripted", explain=True) as http:
-        refused = await http.post("/v1/chat/completions/explain", json={"messages": CHAT})
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+        rejected = await http.post("/v1/chat/completions/explain", json={"messages": CHAT})
+    assert (rejected.status_code, rejected.json()["error"]["param"]) == (400, "model")
 
 
 async def test_offloaded_kv_cache_survives_restart_but_not_reset(tmp_path: Path):

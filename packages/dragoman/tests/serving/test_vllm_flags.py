@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
@@ -23,7 +23,7 @@ PATHS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-class Ticking(SystemClock):
+class TickingClock(SystemClock):
     """A clock that advances by a second at each read."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Ticking(SystemClock):
 async def serving(**options: Any) -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(Settings(served_model_name=("m",)), SystemClock())
     await models.start()
-    app = create_app(models, options=ServingOptions(**options), clock=Ticking())
+    app = build_asgi_app(models, options=ServingOptions(**options), clock=TickingClock())
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(app), base_url="http://localhost"
     ) as client:
@@ -62,7 +62,8 @@ async def test_per_request_metrics_included_for_one_choice(path: str, fields: di
         several = (await ask(client, path, **fields, n=2)).json()
         without_usage = await ask(client, path, **fields, stream=True)
     assert set(metrics) == {
-        "time_to_first_token_ms", "generation_time_ms", "queue_time_ms", "mean_itl_ms", "tokens_per_second",
+        "time_to_first_token_ms", "generation_time_ms", "queue_time_ms", "mean_itl_ms",
+        "tokens_per_second",
     }  # fmt: skip
     assert metrics["queue_time_ms"] >= 1000
     assert metrics["time_to_first_token_ms"] >= 1000

@@ -9,13 +9,13 @@ from typing import Any
 
 import anthropic
 import pytest
-from tests.serving.background_server import working
+from tests.serving import test_batches, test_message_batches
+from tests.serving.background_server import run_background_server
 from tests.serving.harness import ServerHarness, build_server
 
 from dragoman.dialects.interfaces import Profile
 from dragoman.engines.scripted import Say, ScriptEntry
 from dragoman.serving.serving_options import ServingOptions
-from tests.serving import test_batches, test_message_batches
 
 HELLO = ScriptEntry((Say("Hello"),), repeat=True)
 HI = [{"role": "user", "content": "hi"}]
@@ -90,7 +90,7 @@ async def test_warnings_readable_through_sdks() -> None:
 
 
 async def test_warnings_in_batch_line() -> None:
-    async with working() as server:
+    async with run_background_server() as server:
         client = server.openai()
         lines = (test_batches.line("a", foo=1), test_batches.line("b"))
         batch = await test_batches.until(
@@ -102,7 +102,7 @@ async def test_warnings_in_batch_line() -> None:
 
 
 async def test_warnings_in_message_batch_result() -> None:
-    async with working() as server:
+    async with run_background_server() as server:
         client = test_message_batches.sdk(server)
         requests = [test_message_batches.request("a", foo=1), test_message_batches.request("b")]
         batch = await client.messages.batches.create(requests=requests)

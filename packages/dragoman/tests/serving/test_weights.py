@@ -21,8 +21,9 @@ from dragoman.core.weight_updates import WeightsInMemory, WeightsOnDisk
 from dragoman.engines import tiny
 from dragoman.engines.safetensors_reader import Tensors
 from dragoman.launch import build_models
-from dragoman.pipeline.model_registry import Models, ModelSpec
-from dragoman.serving.app import create_app
+from dragoman.pipeline.model_lifecycle import ModelSpec
+from dragoman.pipeline.model_registry import Models
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.routes.weights import WeightUploads
 from dragoman.settings import Settings
@@ -302,7 +303,7 @@ async def test_updated_weights_lost_on_unload_reject_generation() -> None:
     file = (tiny.find_bundled_model() / "model.safetensors").read_bytes()
     models = Models([ModelSpec("m", lambda: next(iter(build_models(settings, SystemClock()))), 1)])
     async with httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(create_app(models)), base_url="http://localhost"
+        transport=httpx2.ASGITransport(build_asgi_app(models)), base_url="http://localhost"
     ) as client:
         for update in (1, 2):
             await models.load_and_find("m")

@@ -144,11 +144,3 @@ def test_instances_option_parses_count(count: str) -> None:
 def test_instances_invalid_value_raises_error(fields: dict[str, object], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         load_settings({"model": "sim", **fields}, {})
-
-
-def test_model_entry_deprecated_setting_warns(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = read(tmp_path, "models: {a: {model: tiny, max-waiting: 5}}")
-    assert dict(settings.models.entries[0].overrides)["max_queued_requests"] == 5
-    assert caplog.messages == ["a: max_waiting is deprecated; use max_queued_requests"]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.settings import load_or_create_key, state_directory
+from dragoman.launch.secret_key import load_or_create_key
+from dragoman.settings import state_directory
 
 
 def test_secret_key_created_once_with_owner_only_mode(tmp_path: Path):

@@ -38,7 +38,7 @@ async def main():
     await asyncio.gather(*(work(store, f"{sys.argv[2]}-{number}") for number in range(8)))
 
 asyncio.run(main())
-"""
+"""  # noqa: E501
 
 
 async def kill_while_writing(path: Path, turn: int, seconds: float) -> list[str]:
@@ -81,10 +81,10 @@ async def test_killed_writer_keeps_acknowledged_writes(tmp_path: Path):
 
 @pytest.mark.long
 async def test_repeatedly_killed_writers_keep_acknowledged_writes(tmp_path: Path):
-    chance = random.Random(7)
+    rng = random.Random(7)
     acknowledged = list[str]()
     for turn in range(20):
-        acknowledged += await kill_while_writing(tmp_path / "x.db", turn, chance.uniform(0, 0.3))
+        acknowledged += await kill_while_writing(tmp_path / "x.db", turn, rng.uniform(0, 0.3))
         await check(tmp_path / "x.db", acknowledged[-200:])
     await check(tmp_path / "x.db", acknowledged)
 

@@ -162,7 +162,7 @@ async def main():
     await store.close()
 
 asyncio.run(main())
-"""
+"""  # noqa: E501
 
 
 def other_process(path: Path) -> subprocess.Popen[str]:

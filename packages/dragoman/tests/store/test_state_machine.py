@@ -50,10 +50,12 @@ ITEMS = st.lists(st.builds(Item, BODIES, st.none() | IDS), max_size=3).map(tuple
 RUNS = st.sampled_from([None, None, "own"])
 CHANGES = st.one_of(
     st.builds(
-        Put, KEYS, st.just(1), BODIES, state=STATES, parent=st.none() | IDS, run=RUNS, pinned=st.booleans(),
+        Put, KEYS, st.just(1), BODIES, state=STATES, parent=st.none() | IDS, run=RUNS,
+        pinned=st.booleans(),
         expires=st.none() | st.integers(1, 30).map(lambda left: 1_700_000_000.0 + left),
     ),
-    st.builds(Replace, KEYS, STATES, BODIES, run=RUNS, states=EXPECTED, version=st.none() | st.integers(1, 3)),
+    st.builds(Replace, KEYS, STATES, BODIES, run=RUNS, states=EXPECTED,
+    version=st.none() | st.integers(1, 3)),
     st.builds(Append, KEYS, SERIES, ITEMS, states=EXPECTED),
     st.builds(Remove, KEYS, SERIES, IDS),
     st.builds(Delete, KEYS, states=EXPECTED),
@@ -61,7 +63,7 @@ CHANGES = st.one_of(
 CURSORS = st.none() | st.integers(-1, 8)
 
 
-class Twins(RuleBasedStateMachine):
+class StorePair(RuleBasedStateMachine):
     """Runs each operation on both stores. The clock advances at every step, so that LRU
     order is unique.
     """
@@ -166,7 +168,7 @@ def renumber(found: object) -> object:
 
 @pytest.mark.hypothesis
 def test_sqlite_store_matches_memory_store(tmp_path: Path):
-    class Machine(Twins):
+    class Machine(StorePair):
         @staticmethod
         def durable(number: int, now: Clock) -> Store:
             return SqliteStore(tmp_path / f"{number}.db", BOUNDS, synchronous="NORMAL", now=now)
@@ -192,7 +194,7 @@ def postgres_stores(postgres_server: str) -> Any:
 
 @pytest.mark.hypothesis
 def test_postgres_store_matches_memory_store(postgres_stores: Any):
-    class Machine(Twins):
+    class Machine(StorePair):
         durable = staticmethod(postgres_stores)
 
     run_state_machine_as_test(Machine)  # pyright: ignore[reportUnknownMemberType]

@@ -24,8 +24,10 @@ from dragoman.core.histogram import Histogram
 from dragoman.core.request import GenerateRequest
 from dragoman.core.trace_context import SpanContext, parse_trace_context
 from dragoman.engines.base_engine import BaseEngine
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
-from dragoman.serving.app import create_app
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.tracing import ServerSpan, Telemetry
 from dragoman.telemetry.gen_ai_metrics import GenAiMetrics
 from dragoman.telemetry.histograms import HistogramMetric, HistogramPoint, MetricSet
@@ -250,7 +252,7 @@ def test_server_span_follows_semantic_conventions(
     assert tuple(found.get(each) for each in names) == expected
 
 
-class Full(BaseEngine):
+class FullQueueEngine(BaseEngine):
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
         raise QueueFull("The queue is full.")
         yield
@@ -260,8 +262,9 @@ async def test_server_span_has_response_status() -> None:
     """Anthropic's API has 529 instead of 503."""
     ended: list[Span] = []
     telemetry = Telemetry(build_tracer(ended), GenAiMetrics(MetricSet(0)))
-    app = create_app(
-        Models([ServedModel("m", EventBackend(Full()), 4096, 1_700_000_000)]), telemetry=telemetry
+    app = build_asgi_app(
+        Models([ServedModel("m", EventBackend(FullQueueEngine()), 4096, 1_700_000_000)]),
+        telemetry=telemetry,
     )
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
     async with httpx2.AsyncClient(

@@ -19,7 +19,7 @@ NO_REDIS_SERVER = "no Redis or Valkey server is installed (Debian: apt-get insta
 NO_REDIS_CLIENT = "the Python client of Redis is not installed (the extra `redis`)"
 
 
-class MovedClock:
+class ManualClock:
     """A clock in seconds that tests advance. It counts microseconds, so that sums are
     exact.
     """
@@ -39,7 +39,7 @@ class MemoryLimits:
     """A store in memory that only calls `apply_batch`."""
 
     def __init__(
-        self, clock: MovedClock, states: dict[str, KeyState], holders: dict[str, Holder]
+        self, clock: ManualClock, states: dict[str, KeyState], holders: dict[str, Holder]
     ) -> None:
         self._clock = clock
         self._states = states
@@ -65,9 +65,9 @@ class SharedStorage:
     make: opens another process's store; it shares the counters until `reset` is called.
     """
 
-    make: Callable[[MovedClock], LimitsStore]
+    make: Callable[[ManualClock], LimitsStore]
     reset: Callable[[], None]
-    clock: MovedClock = field(default_factory=MovedClock)
+    clock: ManualClock = field(default_factory=ManualClock)
 
 
 @contextmanager

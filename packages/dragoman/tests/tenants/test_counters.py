@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from dragoman.tenants.counters import MINUTE, Demand, LocalCounters, UnmetDemand
 
 
-class MovedClock:
+class ManualClock:
     """A clock in seconds that tests advance. It counts microseconds, so that sums are
     exact.
     """
@@ -33,7 +33,7 @@ class Limits(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = MovedClock()
+        self.clock = ManualClock()
         self.counters = LocalCounters(self.clock)
         self.taken: list[tuple[int, int, int]] = []
         """(time, requests, tokens) of what was admitted; tokens may follow, or be given
@@ -128,7 +128,7 @@ TestLimits = Limits.TestCase
 )
 def test_local_counters_limit_change_keeps_usage(limits: list[int], seconds: int) -> None:
     """A reload of the key file does not reset limits per minute."""
-    clock = MovedClock()
+    clock = ManualClock()
     counters = LocalCounters(clock)
     before, after = (Demand("requests", limit) for limit in limits)
     for _ in range(limits[0]):
@@ -139,7 +139,7 @@ def test_local_counters_limit_change_keeps_usage(limits: list[int], seconds: int
 
 
 def test_local_counters_take_is_atomic_over_demands() -> None:
-    counters = LocalCounters(MovedClock())
+    counters = LocalCounters(ManualClock())
     one = Demand("requests", 1)
     many = Demand("tokens", 10, amount=5, needed=5)
     assert run_now(counters.take("key", [one, many])) is None
@@ -150,7 +150,7 @@ def test_local_counters_take_is_atomic_over_demands() -> None:
 
 
 def test_keys_do_not_share_counters() -> None:
-    counters = LocalCounters(MovedClock())
+    counters = LocalCounters(ManualClock())
     assert run_now(counters.take("a", [Demand("requests", 1)])) is None
     assert run_now(counters.take("b", [Demand("requests", 1)])) is None
 

@@ -28,7 +28,7 @@ PLACE = Demand("places", PLACES, period=0)
 
 WORKER = """
 import asyncio, os, sys, time
-from dragoman.launch.storage import build_counters, build_limits_store
+from dragoman.launch.limits_store import build_counters, build_limits_store
 from dragoman.settings import Settings
 from tests.tenants.test_processes import ATTEMPTS, PLACE, REQUESTS
 from dragoman.tenants.counters import Demand
@@ -52,10 +52,10 @@ async def main():
     await counters.close()
 
 asyncio.run(main())
-"""
+"""  # noqa: E501
 HOLDER = """
 import asyncio, os, sys
-from dragoman.launch.storage import build_counters, build_limits_store
+from dragoman.launch.limits_store import build_counters, build_limits_store
 from dragoman.settings import Settings
 from tests.tenants.test_processes import PLACE, PLACES
 
@@ -68,7 +68,7 @@ async def main():
     await asyncio.Event().wait()
 
 asyncio.run(main())
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
@@ -98,7 +98,8 @@ def start(script: str, address: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(
         [sys.executable, "-c", script, address],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+        cwd=Path(__file__).parents[4],
     )  # fmt: skip
 
 

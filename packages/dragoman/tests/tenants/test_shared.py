@@ -24,7 +24,7 @@ from dragoman.tenants.counters import MINUTE, Demand, UnmetDemand
 from dragoman.tenants.limits_store import Batch, BatchResult, LimitsStore, LimitsStoreUnavailable
 from dragoman.tenants.shared_counters import SharedCounters
 
-from .backends import MovedClock, SharedStorage
+from .backends import ManualClock, SharedStorage
 
 T = TypeVar("T")
 LEASE = 30 * 1_000_000
@@ -101,7 +101,7 @@ class SharedLimits(RuleBasedStateMachine):
         super().__init__()
         storage.reset()
         self.storage = storage
-        self.clock = MovedClock()
+        self.clock = ManualClock()
         self.runner = asyncio.Runner()
         self.processes: list[Process] = []
         self.dead: list[tuple[int, int]] = []

@@ -1,11 +1,15 @@
-"""The catalog of checks: one module per API or subject; `AREAS` lists them in the order in which they run."""
+"""The catalog of checks: one module per API or subject; `AREAS` lists them in the order
+in which they run.
+"""
 
 from __future__ import annotations
 
-from ..session import Area, Check
+from ..check_catalog import Area, Check
 
-# The order matters: each module adds its checks to the area of its API when it is imported.
 # isort: off
+
+# The order matters: a module adds its checks when it is imported, and several modules
+# add checks to the same area.
 from . import generation as generation
 from . import abort_on_disconnect as abort_on_disconnect
 from . import api_errors as api_errors
@@ -17,6 +21,7 @@ from . import chat_structured_output as chat_structured_output
 from . import history as history
 
 # isort: on
+
 from . import (
     api_keys,
     background_mode,

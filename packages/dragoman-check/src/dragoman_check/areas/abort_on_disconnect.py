@@ -6,50 +6,48 @@ import asyncio
 import time
 
 from ..dialects import Dialect
-from ..rules.json_values import require
-from ..session import Json, Session
+from ..rules.json_values import JsonObject, require
+from ..session import Session
 from .generation import on_every_dialect
 
 CANCEL_TIMEOUT = 20.0
 """Seconds within which a generation must stop after its client has disconnected."""
 
 
-@on_every_dialect(
-    "An answer stops being generated when its client disconnects.", claims=("cancellation",)
-)
+@on_every_dialect("Generation stops when the client disconnects.", claims=("cancellation",))
 async def cancel(s: Session, d: Dialect) -> None:
-    """Judge by the server's metrics of running requests and generated tokens; without
-    them, by the next latency.
+    """Read the metrics of running requests and generated tokens; without them, measure
+    the latency of the next request.
     """
-    fields = {} if d.is_ollama else await find_endless(s, d)
+    fields = {} if d.is_ollama else await find_ignore_eos(s, d)
     start = time.perf_counter()
-    await s.ask(d.path, d.ask(s.model, "Name a colour.", 16))
-    alone = time.perf_counter() - start
+    await s.request(d.path, d.build_request(s.model, "Name a colour.", 16))
+    idle_seconds = time.perf_counter() - start
     before, tokens_before = await measure_load(s)
-    body = d.ask_stream(
-        s.model, "Write a very long story. Do not stop.", ABANDONED_TOKENS, **fields
+    body = d.build_stream_request(
+        s.model, "Write a very long story. Do not stop.", CANCELLED_TOKENS, **fields
     )
     async with s.stream(d.path, body) as response:
-        require(response.status_code == 200, f"status {response.status_code}")
-        async for _ in response.aiter_bytes():
-            break
+        require(response.status == 200, f"status {response.status}")
+        # Disconnect after the first piece of the stream.
+        await response.read()
     start = time.perf_counter()
     if before is None:
-        await s.ask(d.path, d.ask(s.model, "Name a colour.", 16))
-        busy = time.perf_counter() - start
+        await s.request(d.path, d.build_request(s.model, "Name a colour.", 16))
+        busy_seconds = time.perf_counter() - start
         require(
-            busy < CANCEL_TIMEOUT + 2 * alone,
-            f"the next answer took {busy:.1f} s instead of {alone:.1f} s",
+            busy_seconds < CANCEL_TIMEOUT + 2 * idle_seconds,
+            f"the next response took {busy_seconds:.1f} s instead of {idle_seconds:.1f} s",
         )
         return
     polls = 0
     running = before + 1
     tokens = tokens_before
     while running is not None and running > before:
-        took = time.perf_counter() - start
+        elapsed = time.perf_counter() - start
         require(
-            took < CANCEL_TIMEOUT,
-            f"{running} requests still run after {took:.0f} s, {before} ran before",
+            elapsed < CANCEL_TIMEOUT,
+            f"{running} requests are running after {elapsed:.0f} s, {before} were before",
         )
         await asyncio.sleep(0.02)
         running, tokens = await measure_load(s)
@@ -57,38 +55,34 @@ async def cancel(s: Session, d: Dialect) -> None:
     # If the first poll shows no running request, a fast server may have finished before
     # the client disconnected.
     grown = (tokens or 0) - (tokens_before or 0)
-    is_whole = polls > 1 and grown >= 0.9 * ABANDONED_TOKENS
+    is_complete = polls > 1 and grown >= 0.9 * CANCELLED_TOKENS
     require(
-        not is_whole,
-        f"{grown:.0f} tokens were generated of {ABANDONED_TOKENS}, though the client disconnected",
+        not is_complete,
+        f"{grown:.0f} of {CANCELLED_TOKENS} tokens were generated after the client disconnected",
     )
 
 
-async def find_endless(s: Session, d: Dialect) -> Json:
-    """Return vLLM's `ignore_eos` if the server accepts it, so that an answer runs to
-    its token limit; else no field.
+async def find_ignore_eos(s: Session, d: Dialect) -> JsonObject:
+    """Return vLLM's `ignore_eos` if the server accepts it, so that generation continues
+    to the token limit; else no field.
     """
 
-    async def find() -> Json:
+    async def find() -> JsonObject:
         fields = {"ignore_eos": True}
-        exchange = await s.post(d.path, d.ask(s.model, "Name a colour.", 16, **fields))
+        exchange = await s.post(d.path, d.build_request(s.model, "Name a colour.", 16, **fields))
         return fields if exchange.status == 200 else {}
 
-    return await s.share(f"{d.name}.endless", find)
+    return await s.share(f"{d.name}.ignore-eos", find)
 
 
-ABANDONED_TOKENS = 2000
-"""Token limit of the answer that the cancellation check abandons."""
-
-
+CANCELLED_TOKENS = 2000
+"""Token limit of the request that is cancelled."""
 RUNNING_METRICS = (
     "vllm:num_requests_running",
     "sglang:num_running_reqs",
     "llamacpp:requests_processing",
     "tgi_batch_current_size",
 )
-
-
 TOKEN_METRICS = (
     "vllm:generation_tokens_total",
     "sglang:generation_tokens_total",
@@ -97,8 +91,8 @@ TOKEN_METRICS = (
 
 
 async def measure_load(s: Session) -> tuple[float | None, float | None]:
-    """Return the running requests and the tokens generated so far from /metrics; None
-    for a missing metric.
+    """Return the numbers of running requests and of generated tokens from /metrics;
+    None for a missing metric.
     """
     exchange = await s.get("/metrics")
     lines = exchange.body.decode(errors="replace").splitlines() if exchange.status == 200 else []

@@ -6,8 +6,9 @@ import json
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
+from ..check_catalog import Area
 from ..rules.json_values import require
-from ..session import Area, Session
+from ..session import Session
 
 KEYS = Area(
     "keys", claims=("key",), source="https://platform.openai.com/docs/api-reference/authentication"
@@ -45,11 +46,14 @@ def add_keys() -> None:
     )
     for name, path in paths:
         KEYS.add(
-            f"no-key-{name}", f"`{path}` without a key is a 401.", build(path, None), claims=(name,)
+            f"no-key-{name}",
+            f"`{path}` without a key returns 401.",
+            build(path, None),
+            claims=(name,),
         )
         KEYS.add(
             f"wrong-key-{name}",
-            f"`{path}` with a wrong key is a 401.",
+            f"`{path}` with an invalid key returns 401.",
             build(path, "wrong"),
             claims=(name,),
         )
@@ -58,11 +62,13 @@ def add_keys() -> None:
 add_keys()
 
 
-@KEYS.check("Messages accept the key as `x-api-key` and as a bearer.", claims=("messages",))
+@KEYS.check(
+    "`/v1/messages` accepts the key as `x-api-key` and as a bearer token.", claims=("messages",)
+)
 async def both_headers(s: Session) -> None:
     from ..dialects import MESSAGES  # noqa: PLC0415
 
-    body = MESSAGES.ask(s.model, "Hi", 16)
+    body = MESSAGES.build_request(s.model, "Hi", 16)
     key = s.target.api_key or ""
     for headers in (
         {"authorization": "", "x-api-key": key},

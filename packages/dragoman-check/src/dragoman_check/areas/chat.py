@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ..client_answer import fold_chat, read_chat
+from ..check_catalog import Level
+from ..check_exceptions import Skipped
 from ..dialects import CHAT
-from ..rules.json_values import require
-from ..session import Json, Level, Session, Skipped, get_object
+from ..json_objects import get_object
+from ..parsed_response import fold_chat, read_chat
+from ..rules.json_values import JsonObject, require
+from ..session import Session
 from ..sse import parse_chunks, parse_sse
-from .generation import AREAS, STORY, ask_deterministic, ask_stream, ask_whole
+from .generation import AREAS, STORY, request_reproducible, request_stream, request_unstreamed
 from .sample_tools import QUESTION, TOOLS, build_tools
 
 AREA = AREAS["chat"]
 PATH = CHAT.path
-RULES_OF_STREAMS = "https://platform.openai.com/docs/api-reference/chat-streaming"
+STREAMING_DOCS = "https://platform.openai.com/docs/api-reference/chat-streaming"
 
 
-async def ask_chat(s: Session, body: Json, feature: str | None = None) -> Json:
-    return (await s.ask(PATH, {**body, "model": s.model}, feature=feature)).json()
+async def request_chat(s: Session, body: JsonObject, feature: str | None = None) -> JsonObject:
+    return (await s.request(PATH, {**body, "model": s.model}, feature=feature)).json()
 
 
 def is_seconds(value: object) -> bool:
@@ -33,8 +36,8 @@ def is_seconds(value: object) -> bool:
     )
 
 
-Judge = Callable[[Json], object]
-FIELDS: tuple[tuple[str, str, Judge, Level], ...] = (
+Predicate = Callable[[JsonObject], object]
+FIELDS: tuple[tuple[str, str, Predicate, Level], ...] = (
     (
         "object",
         "`object` is `chat.completion`.",
@@ -43,62 +46,62 @@ FIELDS: tuple[tuple[str, str, Judge, Level], ...] = (
     ),
     (
         "id",
-        "`id` is a text that is not empty.",
+        "`id` is a non-empty string.",
         lambda r: isinstance(r["id"], str) and r["id"],
         "must",
     ),
-    ("created", "`created` is a time in seconds.", lambda r: is_seconds(r["created"]), "must"),
+    ("created", "`created` is a Unix time in seconds.", lambda r: is_seconds(r["created"]), "must"),
     (
         "model",
-        "`model` is the name of a model.",
+        "`model` is a non-empty string.",
         lambda r: isinstance(r["model"], str) and r["model"],
         "must",
     ),
     (
         "index",
-        "The choices are numbered from 0.",
+        "The `index` of the choices counts from 0.",
         lambda r: [c["index"] for c in r["choices"]] == [0],
         "must",
     ),
     (
         "role",
-        "The message's role is `assistant`.",
+        "`message.role` is `assistant`.",
         lambda r: r["choices"][0]["message"]["role"] == "assistant",
         "must",
     ),
     (
         "content",
-        "The message has `content`, null or not.",
+        "`message.content` is present, possibly `null`.",
         lambda r: "content" in r["choices"][0]["message"],
         "must",
     ),
     (
         "refusal",
-        "The message has `refusal`, null or not.",
+        "`message.refusal` is present, possibly `null`.",
         lambda r: "refusal" in r["choices"][0]["message"],
         "should",
     ),
     (
         "logprobs-null",
-        "A choice has `logprobs`, null or not.",
+        "`logprobs` is present in every choice, possibly `null`.",
         lambda r: "logprobs" in r["choices"][0],
         "should",
     ),
     (
         "finish-reason",
-        "`finish_reason` is one of OpenAI's.",
+        "`finish_reason` is `stop`, `length` or `content_filter`.",
         lambda r: r["choices"][0]["finish_reason"] in ("stop", "length", "content_filter"),
         "must",
     ),
     (
         "no-null-calls",
-        "`tool_calls` is absent, not null or empty, without a call.",
+        "`tool_calls` is absent, not `null` or empty, if there is no tool call.",
         lambda r: r["choices"][0]["message"].get("tool_calls", 1),
         "should",
     ),
     (
         "total-tokens",
-        "`total_tokens` is the sum of prompt and completion tokens.",
+        "`total_tokens` is the sum of `prompt_tokens` and `completion_tokens`.",
         lambda r: (
             r["usage"]["total_tokens"]
             == r["usage"]["prompt_tokens"] + r["usage"]["completion_tokens"]
@@ -107,7 +110,7 @@ FIELDS: tuple[tuple[str, str, Judge, Level], ...] = (
     ),
     (
         "cached-tokens",
-        "The cached tokens are part of the prompt's.",
+        "`cached_tokens` does not exceed `prompt_tokens`.",
         lambda r: (
             (get_object(r["usage"], "prompt_tokens_details").get("cached_tokens") or 0)
             <= r["usage"]["prompt_tokens"]
@@ -116,7 +119,7 @@ FIELDS: tuple[tuple[str, str, Judge, Level], ...] = (
     ),
     (
         "reasoning-tokens",
-        "The reasoning tokens are part of the completion's.",
+        "`reasoning_tokens` does not exceed `completion_tokens`.",
         lambda r: (
             (get_object(r["usage"], "completion_tokens_details").get("reasoning_tokens") or 0)
             <= r["usage"]["completion_tokens"]
@@ -127,70 +130,73 @@ FIELDS: tuple[tuple[str, str, Judge, Level], ...] = (
 
 
 def add_fields() -> None:
-    def build(judge: Judge, rule: str) -> Callable[[Session], Awaitable[None]]:
+    def build(predicate: Predicate, rule: str) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
-            reply = (await ask_whole(s, CHAT)).json()
-            require(judge(reply), f"rule violated: {rule} {str(reply)[:400]}")
+            reply = (await request_unstreamed(s, CHAT)).json()
+            require(predicate(reply), f"rule violated: {rule} The response is {str(reply)[:400]}")
 
         return run
 
-    for name, rule, judge, level in FIELDS:
-        AREA.add(f"field-{name}", rule, build(judge, rule), level=level)
+    for name, rule, predicate, level in FIELDS:
+        AREA.add(f"field-{name}", rule, build(predicate, rule), level=level)
 
 
 add_fields()
 
 
-async def get_chunks(s: Session) -> list[Json]:
-    return parse_chunks((await ask_stream(s, CHAT)).body)
+async def get_chunks(s: Session) -> list[JsonObject]:
+    return parse_chunks((await request_stream(s, CHAT)).body)
 
 
-def get_choices(chunks: list[Json]) -> list[Json]:
+def get_choices(chunks: list[JsonObject]) -> list[JsonObject]:
     return [choice for chunk in chunks for choice in chunk["choices"]]
 
 
-ON_STREAMS: Any = {"source": RULES_OF_STREAMS}
+ON_STREAMS: Any = {"source": STREAMING_DOCS}
 
 
-@AREA.check("The first chunk of a stream has the role.", **ON_STREAMS)
+@AREA.check("The first chunk of a stream has `delta.role`.", **ON_STREAMS)
 async def stream_role(s: Session) -> None:
     first = get_choices(await get_chunks(s))[0]
     require(first["delta"].get("role") == "assistant", f"the first delta is {first['delta']}")
 
 
-@AREA.check("The role is sent once: accumulators append it to itself.", **ON_STREAMS)
+@AREA.check("`delta.role` is sent once: clients concatenate repeated values.", **ON_STREAMS)
 async def stream_role_once(s: Session) -> None:
     roles = [
         choice["delta"]["role"]
         for choice in get_choices(await get_chunks(s))
         if "role" in choice["delta"]
     ]
-    require(len(roles) == 1, f"roles in the stream: {roles}")
+    require(len(roles) == 1, f"the roles in the stream are {roles}")
 
 
-@AREA.check("A stream ends with `data: [DONE]`, and nothing follows.", **ON_STREAMS)
+@AREA.check("A stream ends with a single `data: [DONE]`.", **ON_STREAMS)
 async def stream_done(s: Session) -> None:
-    events = [event.data for event in parse_sse((await ask_stream(s, CHAT)).body)]
+    events = [event.data for event in parse_sse((await request_stream(s, CHAT)).body)]
     require(
         events[-1:] == ["[DONE]"] and events.count("[DONE]") == 1,
         f"the last events are {events[-2:]}",
     )
 
 
-@AREA.check(
-    "`finish_reason` comes once, in the last chunk of the choice, and is null before.", **ON_STREAMS
-)
+@AREA.check("`finish_reason` is `null` in all chunks of a choice except the last.", **ON_STREAMS)
 async def stream_finish(s: Session) -> None:
     reasons = [choice.get("finish_reason", "absent") for choice in get_choices(await get_chunks(s))]
-    require(reasons[-1] in ("stop", "length"), f"the last is {reasons[-1]!r}")
-    require(all(reason is None for reason in reasons[:-1]), f"the reasons are {reasons}")
+    require(reasons[-1] in ("stop", "length"), f"the last finish_reason is {reasons[-1]!r}")
+    require(
+        all(reason is None for reason in reasons[:-1]), f"the values of finish_reason are {reasons}"
+    )
 
 
 def add_constants() -> None:
     def build(name: str) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
             values = {str(chunk.get(name)) for chunk in await get_chunks(s)}
-            require(len(values) == 1 and values != {"None"}, f"{name} is {sorted(values)}")
+            require(
+                len(values) == 1 and values != {"None"},
+                f"the values of {name} are {sorted(values)}",
+            )
 
         return run
 
@@ -206,30 +212,35 @@ def add_constants() -> None:
 add_constants()
 
 
-@AREA.check("Every chunk's `object` is `chat.completion.chunk`.", **ON_STREAMS)
+@AREA.check("`object` is `chat.completion.chunk` in every chunk.", **ON_STREAMS)
 async def stream_object(s: Session) -> None:
     kinds = {chunk["object"] for chunk in await get_chunks(s)}
-    require(kinds == {"chat.completion.chunk"}, f"object is {sorted(map(str, kinds))}")
+    require(
+        kinds == {"chat.completion.chunk"}, f"the values of object are {sorted(map(str, kinds))}"
+    )
 
 
-@AREA.check("With `include_usage` the last chunk has usage and `choices: []`.", **ON_STREAMS)
+@AREA.check("With `include_usage`, the last chunk has `usage` and `choices: []`.", **ON_STREAMS)
 async def stream_usage_chunk(s: Session) -> None:
     last = (await get_chunks(s))[-1]
     require(last.get("choices") == [] and last.get("usage"), f"the last chunk is {last}")
 
 
-@AREA.check("With `include_usage` the chunks before the last have no counts.", **ON_STREAMS)
+@AREA.check(
+    "With `include_usage`, `usage` is absent or `null` in all chunks except the last.", **ON_STREAMS
+)
 async def stream_usage_once(s: Session) -> None:
     early = [chunk["usage"] for chunk in (await get_chunks(s))[:-1] if chunk.get("usage")]
-    require(not early, f"usage before the end: {early[:2]}")
+    require(not early, f"usage before the last chunk: {early[:2]}")
 
 
 @AREA.check(
-    "Without `include_usage` there is no usage chunk: clients that add them up count it twice.",
+    "Without `include_usage`, no chunk has `usage` or empty `choices`: clients that sum "
+    "usage would count it twice.",
     **ON_STREAMS,
 )
 async def stream_without_usage(s: Session) -> None:
-    exchange = await s.ask(PATH, {**CHAT.ask(s.model, STORY), "stream": True})
+    exchange = await s.request(PATH, {**CHAT.build_request(s.model, STORY), "stream": True})
     empty = [
         chunk
         for chunk in parse_chunks(exchange.body)
@@ -239,7 +250,7 @@ async def stream_without_usage(s: Session) -> None:
 
 
 @AREA.check(
-    "A delta has no null where a text belongs: zod-strict clients reject `role: null`.",
+    "`delta.role` is never `null`: strict clients reject it.",
     level="should",
 )
 async def stream_no_null_role(s: Session) -> None:
@@ -248,71 +259,75 @@ async def stream_no_null_role(s: Session) -> None:
         for choice in get_choices(await get_chunks(s))
         if None in (choice["delta"].get("role", 1),)
     ]
-    require(not nulls, f"deltas with null: {nulls[:2]}")
+    require(not nulls, f"deltas with role null: {nulls[:2]}")
 
 
-@AREA.check("`delta` is an object in every chunk, also in the last.")
+@AREA.check("`delta` is an object in every chunk, including the last.")
 async def stream_delta(s: Session) -> None:
     require(
         all(isinstance(c.get("delta"), dict) for c in get_choices(await get_chunks(s))),
-        "a chunk without a delta",
+        "a chunk has no delta object",
     )
 
 
-@AREA.check("`max_completion_tokens` limits the answer as `max_tokens` does.")
+@AREA.check("`max_completion_tokens` limits the output in the same way as `max_tokens`.")
 async def max_completion_tokens(s: Session) -> None:
-    body = CHAT.ask(s.model, STORY, 16)
+    body = CHAT.build_request(s.model, STORY, 16)
     del body["max_tokens"]
-    reply = await ask_chat(s, {**body, "max_completion_tokens": 7})
+    reply = await request_chat(s, {**body, "max_completion_tokens": 7})
     require(
         reply["usage"]["completion_tokens"] <= 7,
         f"{reply['usage']['completion_tokens']} tokens, the limit is 7",
     )
 
 
-@AREA.check("A stop string may be one text instead of a list.")
+@AREA.check("`stop` may be a string instead of a list.")
 async def stop_text(s: Session) -> None:
-    text = (await ask_deterministic(s, CHAT)).text
+    text = (await request_reproducible(s, CHAT)).text
     if text.count(" ") < 3:
-        raise Skipped("the answer is too short for a stop string")
-    reply = await ask_chat(s, CHAT.ask(s.model, STORY, stop=" "))
+        raise Skipped("the text is too short for a stop string")
+    reply = await request_chat(s, CHAT.build_request(s.model, STORY, stop=" "))
     require(
-        " " not in read_chat(reply).text, f"with stop ' ' the text is {read_chat(reply).text!r}"
+        " " not in read_chat(reply).text,
+        f"with the stop string ' ' the text is {read_chat(reply).text!r}",
     )
 
 
-@AREA.check("`n` choices are numbered 0 to n-1, and usage counts all of them.")
+@AREA.check("`n` choices have the indices 0 to n-1, and usage counts the tokens of all of them.")
 async def n(s: Session) -> None:
-    reply = await ask_chat(s, {**CHAT.ask(s.model, STORY, 8), "temperature": 1, "n": 3}, "n")
+    reply = await request_chat(
+        s, {**CHAT.build_request(s.model, STORY, 8), "temperature": 1, "n": 3}, "n"
+    )
     require(
         [c["index"] for c in reply["choices"]] == [0, 1, 2],
-        f"indices {[c['index'] for c in reply['choices']]}",
+        f"the indices are {[c['index'] for c in reply['choices']]}",
     )
     # One choice has at most 8 tokens: a usage of 8 or less counts only the first
     # choice.
     tokens = reply["usage"]["completion_tokens"]
     require(tokens > 8, f"usage of 3 choices: {reply['usage']}")
-    cut = [choice["finish_reason"] == "length" for choice in reply["choices"]]
+    truncated = [choice["finish_reason"] == "length" for choice in reply["choices"]]
     require(
-        tokens >= 8 * sum(cut), f"{sum(cut)} choices were cut at 8 tokens, usage counts {tokens}"
+        tokens >= 8 * sum(truncated),
+        f"{sum(truncated)} choices were truncated at 8 tokens, usage counts {tokens}",
     )
 
 
-@AREA.check("A stream with `n` interleaves its choices under their own indices, each with one end.")
+@AREA.check("In a stream with `n` choices, each choice has its own index, text and finish reason.")
 async def n_of_stream(s: Session) -> None:
-    body = {**CHAT.ask_stream(s.model, STORY, 8), "temperature": 1, "n": 2}
-    exchange = await s.ask(PATH, body, feature="n")
+    body = {**CHAT.build_stream_request(s.model, STORY, 8), "temperature": 1, "n": 2}
+    exchange = await s.request(PATH, body, feature="n")
     answers = [fold_chat(exchange.body, index) for index in (0, 1)]
     require(
         all((answer.text or answer.reasoning) and answer.reason for answer in answers),
         f"the choices are {answers}",
     )
-    CHAT.judge(exchange.body)
+    CHAT.check_stream(exchange.body)
 
 
 def add_accepted() -> None:
     """Add checks of parameters that clients commonly send."""
-    values: tuple[tuple[str, Json], ...] = (
+    values: tuple[tuple[str, JsonObject], ...] = (
         ("user", {"user": "someone"}),
         ("presence-penalty", {"presence_penalty": 0.5}),
         ("frequency-penalty", {"frequency_penalty": 0.5}),
@@ -324,16 +339,15 @@ def add_accepted() -> None:
         ("metadata", {"metadata": {"a": "b"}}),
     )
 
-    def build(fields: Json) -> Callable[[Session], Awaitable[None]]:
+    def build(fields: JsonObject) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
-            exchange = await s.post(PATH, {**CHAT.ask(s.model, STORY, 8), **fields})
-            # An error is acceptable if it names the field: then the client can leave it
-            # out.
-            is_refused = exchange.status in (400, 422) and any(
+            exchange = await s.post(PATH, {**CHAT.build_request(s.model, STORY, 8), **fields})
+            # An error is acceptable if it names the field: the client can then omit it.
+            is_rejected = exchange.status in (400, 422) and any(
                 name.encode() in exchange.body for name in fields
             )
             require(
-                exchange.status == 200 or is_refused,
+                exchange.status == 200 or is_rejected,
                 f"status {exchange.status}: {exchange.message()}",
             )
 
@@ -342,7 +356,7 @@ def add_accepted() -> None:
     for name, fields in values:
         AREA.add(
             f"accepts-{name}",
-            f"`{next(reversed(fields))}` is honoured, or rejected by name.",
+            f"`{next(reversed(fields))}` is honoured, or rejected with an error that names it.",
             build(fields),
         )
 
@@ -353,35 +367,40 @@ add_accepted()
 def add_roles() -> None:
     user = {"role": "user", "content": "Name a colour."}
     call = {"id": "call_1", "type": "function", "function": {"name": "get_time", "arguments": "{}"}}
-    conversations: tuple[tuple[str, str, list[Json]], ...] = (
+    conversations: tuple[tuple[str, str, list[JsonObject]], ...] = (
         (
             "system",
-            "A system message is accepted.",
+            "A `system` message is accepted.",
             [{"role": "system", "content": "Be brief."}, user],
         ),
         (
             "developer",
-            "A developer message is accepted.",
+            "A `developer` message is accepted.",
             [{"role": "developer", "content": "Be brief."}, user],
         ),
         (
             "parts",
-            "Content may be a list of text parts.",
+            "`content` may be a list of text parts.",
             [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
         ),
         (
             "history",
-            "A conversation of several turns is accepted.",
+            "A conversation with several turns is accepted.",
             [
                 user,
                 {"role": "assistant", "content": "Red."},
                 {"role": "user", "content": "Another?"},
             ],
         ),
-        ("named", "A message may have a name.", [{"role": "user", "name": "ann", "content": "Hi"}]),
+        (
+            "named",
+            "A message may have a `name`.",
+            [{"role": "user", "name": "ann", "content": "Hi"}],
+        ),
         (
             "tool-history",
-            "A call and its result are accepted, with `content: null` beside the call.",
+            "An assistant message with `tool_calls` and `content: null`, and its tool result, are "
+            "accepted.",
             [
                 user,
                 {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -390,18 +409,18 @@ def add_roles() -> None:
         ),
         (
             "reasoning-history",
-            "A turn with `reasoning_content` is accepted, as clients replay it.",
+            "An assistant message with `reasoning_content` is accepted.",
             [user, {"role": "assistant", "content": "Red.", "reasoning_content": "Hm."}, user],
         ),
     )
 
-    def build(messages: list[Json]) -> Callable[[Session], Awaitable[None]]:
+    def build(messages: list[JsonObject]) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
-            body = {**CHAT.ask(s.model, "", 16), "messages": messages}
+            body = {**CHAT.build_request(s.model, "", 16), "messages": messages}
             if any("tool_calls" in message for message in messages):
                 body["tools"] = TOOLS
-            reply = await ask_chat(s, body)
-            require(reply["choices"], "no choice")
+            reply = await request_chat(s, body)
+            require(reply["choices"], "the response has no choices")
 
         return run
 
@@ -412,14 +431,14 @@ def add_roles() -> None:
 add_roles()
 
 
-@AREA.check("The messages before the last are part of the prompt.")
+@AREA.check("Messages before the last one are part of the prompt.")
 async def history_counts(s: Session) -> None:
     async def count(*contents: str) -> int:
         roles = ("user", "assistant", "user")
         messages = [
             {"role": role, "content": text} for role, text in zip(roles, contents, strict=False)
         ]
-        reply = await ask_chat(s, {**CHAT.ask(s.model, "", 8), "messages": messages})
+        reply = await request_chat(s, {**CHAT.build_request(s.model, "", 8), "messages": messages})
         return reply["usage"]["prompt_tokens"]
 
     short, long = (
@@ -427,9 +446,10 @@ async def history_counts(s: Session) -> None:
         await count("Hi " + "apple " * 30, "Hello", "Go on"),
     )
     # 30 words are at least 20 tokens with any tokenizer. The check finds chat templates
-    # that drop old turns.
+    # that drop earlier turns.
     require(
-        long > short + 20, f"30 words more in an earlier turn are {short} and {long} prompt tokens"
+        long > short + 20,
+        f"prompt tokens with 1 and 31 words in an earlier turn: {short} and {long}",
     )
 
 
@@ -439,16 +459,18 @@ async def system_counts(s: Session) -> None:
     counts: list[int] = []
     for words in (1, 31):
         system = {"role": "system", "content": "apple " * words}
-        reply = await ask_chat(s, {**CHAT.ask(s.model, "", 8), "messages": [system, user]})
+        reply = await request_chat(
+            s, {**CHAT.build_request(s.model, "", 8), "messages": [system, user]}
+        )
         counts.append(reply["usage"]["prompt_tokens"])
-    require(counts[1] > counts[0] + 20, f"30 words more are {counts} prompt tokens")
+    require(counts[1] > counts[0] + 20, f"prompt tokens with 1 and 31 words: {counts}")
 
 
-@AREA.check("The tools are part of the prompt.")
+@AREA.check("Tool definitions are part of the prompt.")
 async def tools_count(s: Session) -> None:
-    plain = await ask_chat(s, CHAT.ask(s.model, QUESTION, 8))
-    reply = await ask_chat(s, {**build_tools(tool_choice="auto"), "max_tokens": 8}, "tools")
+    plain = await request_chat(s, CHAT.build_request(s.model, QUESTION, 8))
+    reply = await request_chat(s, {**build_tools(tool_choice="auto"), "max_tokens": 8}, "tools")
     require(
         reply["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"] + 10,
-        f"usage with tools {reply['usage']}",
+        f"usage with tools is {reply['usage']}, without {plain['usage']}",
     )

@@ -6,23 +6,19 @@ from collections.abc import Awaitable, Callable
 
 from ..dialects import CHAT
 from ..error_bodies import check_error_basics
-from ..rules.json_values import require
-from ..session import Json, Session
+from ..rules.json_values import JsonObject, require
+from ..session import Session
 from .chat import AREA, PATH
 from .sample_tools import TOOLS
 
-NAMELESS_TOOLS: list[Json] = [{"type": "function", "function": {"parameters": {}}}]
-
-
+NAMELESS_TOOLS: list[JsonObject] = [{"type": "function", "function": {"parameters": {}}}]
 INVALID_SCHEMA = {
     "type": "json_schema",
     "json_schema": {"name": "x", "schema": {"type": "wizard"}, "strict": True},
 }
-
-
-REJECTED: tuple[tuple[str, str, Json, tuple[str, ...]], ...] = (
+REJECTED: tuple[tuple[str, str, JsonObject, tuple[str, ...]], ...] = (
     ("n-zero", "`n: 0` is rejected.", {"n": 0}, ()),
-    ("n-of-wrong-type", "An `n` that is a word is rejected.", {"n": "two"}, ()),
+    ("n-of-wrong-type", "An `n` that is not a number is rejected.", {"n": "two"}, ()),
     (
         "penalty",
         "A `presence_penalty` above 2 is rejected.",
@@ -37,7 +33,7 @@ REJECTED: tuple[tuple[str, str, Json, tuple[str, ...]], ...] = (
     ),
     (
         "high-temperature",
-        "A temperature above 2 is rejected.",
+        "A `temperature` above 2 is rejected.",
         {"temperature": 2.5},
         ("vllm", "llamacpp", "ollama", "sglang"),
     ),
@@ -49,19 +45,29 @@ REJECTED: tuple[tuple[str, str, Json, tuple[str, ...]], ...] = (
     ),
     (
         "many-top-logprobs",
-        "More than 20 `top_logprobs` are rejected.",
+        "A `top_logprobs` above 20 is rejected.",
         {"logprobs": True, "top_logprobs": 99},
         ("llamacpp",),
     ),
     ("stop-of-wrong-type", "A `stop` that is a number is rejected.", {"stop": 5}, ()),
-    ("seed-of-wrong-type", "A `seed` that is a word is rejected.", {"seed": "x"}, ("ollama",)),
+    (
+        "seed-of-wrong-type",
+        "A `seed` that is not a number is rejected.",
+        {"seed": "x"},
+        ("ollama",),
+    ),
     (
         "logit-bias-of-wrong-type",
-        "A `logit_bias` that is a list of words is rejected.",
+        "A `logit_bias` that is not an object is rejected.",
         {"logit_bias": ["a"]},
         ("ollama",),
     ),
-    ("tools-of-wrong-type", "`tools` that are not a list are rejected.", {"tools": {"a": 1}}, ()),
+    (
+        "tools-of-wrong-type",
+        "A `tools` value that is not a list is rejected.",
+        {"tools": {"a": 1}},
+        (),
+    ),
     (
         "tool-without-name",
         "A tool without a name is rejected.",
@@ -70,7 +76,7 @@ REJECTED: tuple[tuple[str, str, Json, tuple[str, ...]], ...] = (
     ),
     (
         "unknown-tool-choice",
-        "A `tool_choice` that names no declared tool is rejected.",
+        "A `tool_choice` that names an undeclared tool is rejected.",
         {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "nothing"}}},
         ("ollama",),
     ),
@@ -82,13 +88,13 @@ REJECTED: tuple[tuple[str, str, Json, tuple[str, ...]], ...] = (
     ),
     (
         "schema-without-schema",
-        "A json_schema without a schema is rejected.",
+        "A `json_schema` format without a schema is rejected.",
         {"response_format": {"type": "json_schema"}},
         ("ollama",),
     ),
     (
         "invalid-schema",
-        "A JSON Schema that is none is rejected.",
+        "An invalid JSON Schema is rejected.",
         {"response_format": INVALID_SCHEMA},
         ("ollama",),
     ),
@@ -106,9 +112,9 @@ def add_rejected() -> None:
     API has.
     """
 
-    def build(fields: Json) -> Callable[[Session], Awaitable[None]]:
+    def build(fields: JsonObject) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
-            exchange = await s.post(PATH, {**CHAT.ask(s.model, "Hello", 16), **fields})
+            exchange = await s.post(PATH, {**CHAT.build_request(s.model, "Hello", 16), **fields})
             require(
                 exchange.status in (400, 422), f"status {exchange.status}: {exchange.body[:200]!r}"
             )

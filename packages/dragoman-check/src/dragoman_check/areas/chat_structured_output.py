@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from ..client_answer import fold_chat, read_chat
 from ..dialects import CHAT
-from ..rules.json_values import require
-from ..session import Json, Session
-from .chat import AREA, PATH, ask_chat
+from ..parsed_response import fold_chat, read_chat
+from ..rules.json_values import JsonObject, require
+from ..session import Session
+from .chat import AREA, PATH, request_chat
 from .sample_schemas import PERSON, check_schema
 
 
-def build_schema(schema: Json, name: str = "answer") -> Json:
+def build_schema(schema: JsonObject, name: str = "answer") -> JsonObject:
     return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": True}}
 
 
 def add_schemas() -> None:
-    def wrap(value: Json) -> Json:
+    def wrap(value: JsonObject) -> JsonObject:
         return {
             "type": "object",
             "properties": {"a": value},
@@ -25,32 +25,36 @@ def add_schemas() -> None:
             "additionalProperties": False,
         }
 
-    schemas: tuple[tuple[str, str, Json], ...] = (
-        ("object", "objects with required fields", PERSON),
-        ("enum", "enum", wrap({"enum": ["north", "south"]})),
-        ("boolean", "booleans", wrap({"type": "boolean"})),
-        ("const", "const", wrap({"const": "fixed text"})),
-        ("any-of", "anyOf", wrap({"anyOf": [{"type": "boolean"}, {"enum": ["x"]}]})),
+    schemas: tuple[tuple[str, str, JsonObject], ...] = (
+        ("object", "`properties` and `required`", PERSON),
+        ("enum", "`enum`", wrap({"enum": ["north", "south"]})),
+        ("boolean", "`type: boolean`", wrap({"type": "boolean"})),
+        ("const", "`const`", wrap({"const": "fixed text"})),
+        ("any-of", "`anyOf`", wrap({"anyOf": [{"type": "boolean"}, {"enum": ["x"]}]})),
         (
             "ref",
-            "$ref to $defs",
+            "`$ref` to `$defs`",
             {**wrap({"$ref": "#/$defs/c"}), "$defs": {"c": {"enum": ["red", "green"]}}},
         ),
         (
             "array",
-            "arrays with minItems and maxItems",
+            "`minItems` and `maxItems`",
             wrap({"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 2}),
         ),
-        ("range", "minimum and maximum", wrap({"type": "integer", "minimum": 10, "maximum": 20})),
+        (
+            "range",
+            "`minimum` and `maximum`",
+            wrap({"type": "integer", "minimum": 10, "maximum": 20}),
+        ),
         ("pattern", "pattern", wrap({"type": "string", "pattern": "^[A-C]{2}-[0-9]$"})),
     )
 
-    def build(schema: Json) -> Callable[[Session], Awaitable[None]]:
+    def build(schema: JsonObject) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
-            body = CHAT.ask(
+            body = CHAT.build_request(
                 s.model, "Give me an example.", 200, response_format=build_schema(schema)
             )
-            answer = read_chat(await ask_chat(s, body, "json_schema"))
+            answer = read_chat(await request_chat(s, body, "json_schema"))
             if answer.reason != "length":
                 check_schema(answer.text, schema)
 
@@ -59,7 +63,7 @@ def add_schemas() -> None:
     for name, keywords, schema in schemas:
         AREA.add(
             f"schema-{name}",
-            f"A strict JSON Schema with {keywords} is enforced, or rejected.",
+            f"A strict JSON Schema with {keywords} is enforced or rejected.",
             build(schema),
         )
 
@@ -67,28 +71,33 @@ def add_schemas() -> None:
 add_schemas()
 
 
-@AREA.check("A stream under a JSON Schema is the whole answer, and matches the schema.")
+@AREA.check("Streamed text matches a strict JSON Schema.")
 async def schema_of_stream(s: Session) -> None:
-    body = CHAT.ask_stream(s.model, "Describe a person.", 200, response_format=build_schema(PERSON))
-    answer = fold_chat((await s.ask(PATH, body, feature="json_schema")).body)
+    body = CHAT.build_stream_request(
+        s.model, "Describe a person.", 200, response_format=build_schema(PERSON)
+    )
+    answer = fold_chat((await s.request(PATH, body, feature="json_schema")).body)
     if answer.reason != "length":
         check_schema(answer.text, PERSON)
 
 
-@AREA.check("`json_object` is answered with a JSON object.")
+@AREA.check("`response_format: json_object` returns a JSON object.")
 async def json_object(s: Session) -> None:
-    body = CHAT.ask(
+    body = CHAT.build_request(
         s.model, "Describe a person as JSON.", 200, response_format={"type": "json_object"}
     )
-    answer = read_chat(await ask_chat(s, body, "json_object"))
+    answer = read_chat(await request_chat(s, body, "json_object"))
     if answer.reason != "length":
         check_schema(answer.text, {"type": "object"})
 
 
-@AREA.check("A JSON text that the limit cuts off ends with `length`, not with `stop`.")
+@AREA.check("JSON output that is truncated by the token limit has `finish_reason: length`.")
 async def schema_cut(s: Session) -> None:
-    body = CHAT.ask(s.model, "Describe a person.", 3, response_format=build_schema(PERSON))
-    answer = read_chat(await ask_chat(s, body, "json_schema"))
+    body = CHAT.build_request(
+        s.model, "Describe a person.", 3, response_format=build_schema(PERSON)
+    )
+    answer = read_chat(await request_chat(s, body, "json_schema"))
     require(
-        answer.reason == "length", f"3 tokens of JSON end with {answer.reason!r}: {answer.text!r}"
+        answer.reason == "length",
+        f"the finish reason is {answer.reason!r} after 3 tokens of JSON: {answer.text!r}",
     )

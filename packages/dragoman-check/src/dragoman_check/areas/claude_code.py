@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from ..client_answer import read_message
+from ..check_catalog import Area
 from ..dialects import MESSAGES
-from ..rules.json_values import require
-from ..session import Area, Json, Session
+from ..parsed_response import read_message
+from ..rules.json_values import JsonObject, require
+from ..session import Session
 from .messages import HI, PATH, TOOLS
 
 CLAUDE_CODE_DOCS = "https://docs.anthropic.com/en/docs/claude-code/llm-gateway"
-
-
 CLAUDE_CODE = Area("claude-code", claims=("messages", "claude-code"), source=CLAUDE_CODE_DOCS)
+BETAS = (
+    "claude-code-20250219,interleaved-thinking-2025-05-14,context-management-2025-06-27,"
+    "not-known-2099-01-01"
+)
 
 
-BETAS = "claude-code-20250219,interleaved-thinking-2025-05-14,context-management-2025-06-27,not-known-2099-01-01"
-
-
-def build_claude_code_request(model: str) -> Json:
+def build_claude_code_request(model: str) -> JsonObject:
     """Build a request as Claude Code 2.1 sends it, with two tools instead of twelve."""
     cached = {"cache_control": {"type": "ephemeral"}}
     reminder = {"type": "text", "text": "<system-reminder>Be careful.</system-reminder>"}
@@ -50,34 +50,32 @@ def build_claude_code_request(model: str) -> Json:
     }
 
 
-@CLAUDE_CODE.check("Claude Code's own request is answered with a stream.")
+@CLAUDE_CODE.check("A request as Claude Code sends it returns a stream.")
 async def request(s: Session) -> None:
     body = build_claude_code_request(s.model)
     async with s.stream(f"{PATH}?beta=true", body, {"anthropic-beta": BETAS}) as response:
         first = b""
-        async for piece in response.aiter_bytes():
+        # The first event suffices; the rest would take the time of a full response.
+        while len(first) <= 200 and (piece := await response.read()) is not None:
             first += piece
-            # The first event suffices; the rest would take the time of a whole answer.
-            if len(first) > 200 or response.status_code != 200:
-                break
-        require(response.status_code == 200, f"status {response.status_code}: {first[:300]!r}")
+        require(response.status == 200, f"status {response.status}: {first[:300]!r}")
         require(
             first.startswith((b"event: message_start", b"event: ping", b":")),
-            f"the stream begins {first[:80]!r}",
+            f"the stream starts with {first[:80]!r}",
         )
 
 
 def add_claude_code() -> None:
     full = build_claude_code_request("")
-    fields: tuple[tuple[str, str, Json], ...] = (
+    fields: tuple[tuple[str, str, JsonObject], ...] = (
         (
             "system-role",
-            "A message of role `system` is accepted.",
+            "A message with the role `system` is accepted.",
             {"messages": [HI, {"role": "system", "content": "Be brief."}]},
         ),
         (
             "adaptive-thinking",
-            "`thinking: adaptive` with `display` is accepted.",
+            "`thinking.type: adaptive` with `display` is accepted.",
             {"thinking": full["thinking"]},
         ),
         (
@@ -93,7 +91,7 @@ def add_claude_code() -> None:
         ("effort", "`output_config.effort` is accepted.", {"output_config": {"effort": "high"}}),
         (
             "cache-control",
-            "`cache_control` is accepted on system, tools and messages.",
+            "`cache_control` is accepted in `system`, `tools` and `messages`.",
             {
                 "system": full["system"],
                 "tools": [{**TOOLS[0], "cache_control": {"type": "ephemeral"}}],
@@ -118,9 +116,9 @@ def add_claude_code() -> None:
         ),
     )
 
-    def build(extra: Json) -> Callable[[Session], Awaitable[None]]:
+    def build(extra: JsonObject) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
-            body = {**MESSAGES.build(s.model, "Hi", 16), **extra}
+            body = {**MESSAGES.build_body(s.model, "Hi", 16), **extra}
             exchange = await s.post(f"{PATH}?beta=true", body, headers={"anthropic-beta": BETAS})
             require(exchange.status == 200, f"status {exchange.status}: {exchange.message()}")
 
@@ -133,38 +131,44 @@ def add_claude_code() -> None:
 add_claude_code()
 
 
-@CLAUDE_CODE.check("An unknown `anthropic-beta` is ignored.")
+@CLAUDE_CODE.check("An unknown value of `anthropic-beta` is ignored.")
 async def unknown_beta(s: Session) -> None:
     exchange = await s.post(
-        PATH, MESSAGES.ask(s.model, "Hi", 16), headers={"anthropic-beta": "not-known-2099-01-01"}
+        PATH,
+        MESSAGES.build_request(s.model, "Hi", 16),
+        headers={"anthropic-beta": "not-known-2099-01-01"},
     )
     require(exchange.status == 200, f"status {exchange.status}: {exchange.message()}")
 
 
-@CLAUDE_CODE.check("Any `anthropic-version` is accepted.")
+@CLAUDE_CODE.check("Any value of `anthropic-version` is accepted.")
 async def any_version(s: Session) -> None:
     exchange = await s.post(
-        PATH, MESSAGES.ask(s.model, "Hi", 16), headers={"anthropic-version": "2026-10-21"}
+        PATH, MESSAGES.build_request(s.model, "Hi", 16), headers={"anthropic-version": "2026-10-21"}
     )
     require(exchange.status == 200, f"status {exchange.status}: {exchange.message()}")
-
-
-@CLAUDE_CODE.check("A `max_tokens` beyond the context is capped, not rejected.", level="should")
-async def large_limit(s: Session) -> None:
-    # The stream is closed after the status: the answer might fill the context.
-    async with s.stream(PATH, {**MESSAGES.ask_stream(s.model, "Hi", 1_000_000)}) as response:
-        require(response.status_code == 200, f"status {response.status_code}")
 
 
 @CLAUDE_CODE.check(
-    "`thread` is honoured, or rejected so that the SDK falls back: never ignored.", level="should"
+    "A `max_tokens` above the context length is capped, not rejected.", level="should"
+)
+async def large_limit(s: Session) -> None:
+    # The stream is closed after the status: the response might fill the context.
+    async with s.stream(
+        PATH, {**MESSAGES.build_stream_request(s.model, "Hi", 1_000_000)}
+    ) as response:
+        require(response.status == 200, f"status {response.status}")
+
+
+@CLAUDE_CODE.check(
+    "`thread` is honoured, or rejected with an error that names it; it is not ignored.",
+    level="should",
 )
 async def threads(s: Session) -> None:
-    # A server that ignores `thread` sees only the last turn, and answers without the
-    # history.
+    # A server that ignores `thread` receives only the last turn, without the history.
     headers = {"anthropic-beta": "message-threads-2026-08-12"}
     body = {
-        **MESSAGES.ask(s.model, "My name is Ann. " + "apple " * 40, 16),
+        **MESSAGES.build_request(s.model, "My name is Ann. " + "apple " * 40, 16),
         "thread": {"type": "create"},
     }
     exchange = await s.post(f"{PATH}?beta=true", body, headers=headers)
@@ -175,15 +179,15 @@ async def threads(s: Session) -> None:
     thread = {"type": "continue", "previous_message_id": exchange.json()["id"]}
     second = await s.post(
         f"{PATH}?beta=true",
-        {**MESSAGES.ask(s.model, "Go on.", 16), "thread": thread},
+        {**MESSAGES.build_request(s.model, "Go on.", 16), "thread": thread},
         headers=headers,
     )
     tokens = read_message(second.json()).prompt_tokens or 0
-    require(tokens > 40, f"the continued thread has {tokens} input tokens: its history is lost")
+    require(tokens > 40, f"the continued thread has {tokens} input tokens: its history is missing")
 
 
 @CLAUDE_CODE.check(
-    "The models are listed in Anthropic's form if the header asks for it.",
+    "`GET /v1/models` with `anthropic-version` lists the models in Anthropic's format.",
     level="should",
     claims=("models",),
 )
@@ -196,5 +200,5 @@ async def models(s: Session) -> None:
     for model in page["data"]:
         require(
             model.get("type") == "model" and model.get("display_name") and model.get("created_at"),
-            f"a model is {model}",
+            f"an entry is {model}",
         )

@@ -9,10 +9,11 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ..client_answer import read_response
+from ..check_catalog import Area
 from ..dialects import RESPONSES
-from ..rules.json_values import require
-from ..session import Area, Json, Session
+from ..parsed_response import read_response
+from ..rules.json_values import JsonObject, require
+from ..session import Session
 from ..sse import parse_chunks
 from .sample_schemas import PERSON, check_schema
 
@@ -22,7 +23,7 @@ CODEX = Area(
     source="https://github.com/openai/codex/tree/main/codex-rs/core",
 )
 PATH = RESPONSES.path
-EXEC: Json = {
+EXEC: JsonObject = {
     "type": "function",
     "name": "exec_command",
     "description": "Runs a command",
@@ -33,7 +34,7 @@ EXEC: Json = {
         "required": ["cmd"],
     },
 }
-AGENTS: Json = {
+AGENTS: JsonObject = {
     "type": "namespace",
     "name": "multi_agent_v1",
     "description": "Agents",
@@ -54,10 +55,10 @@ AGENTS: Json = {
 }
 
 
-def build_request(model: str, **fields: Any) -> Json:
+def build_request(model: str, **fields: Any) -> JsonObject:
     """Build a request as Codex 0.169 sends it, with fewer tools and shorter texts."""
 
-    def message(role: str, text: str) -> Json:
+    def message(role: str, text: str) -> JsonObject:
         return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
 
     return {
@@ -82,45 +83,54 @@ def build_request(model: str, **fields: Any) -> Json:
     }
 
 
-async def ask(s: Session, **fields: Any) -> list[Json]:
-    exchange = await s.ask(PATH, build_request(s.model, **fields))
+async def request_events(s: Session, **fields: Any) -> list[JsonObject]:
+    exchange = await s.request(PATH, build_request(s.model, **fields))
     return parse_chunks(exchange.body)
 
 
-@CODEX.check("Codex's own request is answered with a stream that ends in `response.completed`.")
+@CODEX.check("A request as Codex sends it returns a stream that ends with `response.completed`.")
 async def request(s: Session) -> None:
-    events = await ask(s)
+    events = await request_events(s)
     last = events[-1]
-    # A model that uses up `max_output_tokens` of this check (200) breaks no rule.
-    is_cut = (
+    # A model that uses up `max_output_tokens` of this check (200) violates no rule.
+    is_truncated = (
         last["type"] == "response.incomplete" and last["response"]["usage"]["output_tokens"] >= 190
     )
     require(
-        last["type"] == "response.completed" or is_cut, f"the stream ends with {str(last)[:300]}"
+        last["type"] == "response.completed" or is_truncated,
+        f"the last event is {str(last)[:300]}",
     )
 
 
-@CODEX.check("Every item comes whole in `output_item.done`: Codex reads no other event of it.")
+@CODEX.check(
+    "Every output item is complete in `output_item.done`: Codex reads no other event of an item."
+)
 async def items_done(s: Session) -> None:
-    events = await ask(s)
+    events = await request_events(s)
     items = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-    require(items == events[-1]["response"]["output"] and items, f"{len(items)} items were done")
+    require(
+        items == events[-1]["response"]["output"] and items,
+        f"the items of output_item.done are {str(items)[:300]}",
+    )
 
 
-@CODEX.check("The end has the response's id and usage.")
+@CODEX.check("The last event has the response's `id` and `usage`.")
 async def end(s: Session) -> None:
-    response = (await ask(s))[-1]["response"]
-    require(response["id"] and response["usage"]["total_tokens"], f"usage {response.get('usage')}")
+    response = (await request_events(s))[-1]["response"]
+    require(
+        response["id"] and response["usage"]["total_tokens"],
+        f"id is {response['id']!r}, usage is {response.get('usage')}",
+    )
 
 
 def add_tools() -> None:
-    tools: tuple[tuple[str, str, Json], ...] = (
+    tools: tuple[tuple[str, str, JsonObject], ...] = (
         (
             "web-search",
-            "A hosted tool that the server lacks is left out, not a failure.",
+            "A hosted tool that the server does not support does not cause an error.",
             {"type": "web_search"},
         ),
-        ("namespace", "A namespace of tools is accepted.", AGENTS),
+        ("namespace", "A tool namespace is accepted.", AGENTS),
         (
             "custom",
             "A custom tool with a grammar is accepted.",
@@ -131,16 +141,16 @@ def add_tools() -> None:
                 "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "a"'},
             },
         ),
-        ("local-shell", "A tool that the client runs is accepted.", {"type": "local_shell"}),
+        ("local-shell", "A `local_shell` tool is accepted.", {"type": "local_shell"}),
     )
 
-    def build(tool: Json) -> Callable[[Session], Awaitable[None]]:
+    def build(tool: JsonObject) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
-            # No calls: the check is only whether the declaration is accepted.
-            events = await ask(s, tools=[EXEC, tool], tool_choice="none")
+            # Without calls: only the declaration has to be accepted.
+            events = await request_events(s, tools=[EXEC, tool], tool_choice="none")
             require(
                 events[-1]["type"] in ("response.completed", "response.incomplete"),
-                f"{str(events[-1])[:300]}",
+                f"the last event is {str(events[-1])[:300]}",
             )
 
         return run
@@ -163,15 +173,15 @@ def add_history() -> None:
         "arguments": '{"cmd":"ls"}',
     }
     output = {"type": "function_call_output", "call_id": "call_1", "output": "a.txt"}
-    histories: tuple[tuple[str, str, list[Json]], ...] = (
+    histories: tuple[tuple[str, str, list[JsonObject]], ...] = (
         (
             "replayed-call",
-            "A call is accepted as it was returned, with id and status.",
+            "A function call is accepted as it was returned, with `id` and `status`.",
             [user, call, output],
         ),
         (
             "replayed-reasoning",
-            "Reasoning without content is accepted beside a call.",
+            "A reasoning item without content is accepted before a function call.",
             [
                 user,
                 {"type": "reasoning", "summary": [], "content": None, "encrypted_content": None},
@@ -181,8 +191,8 @@ def add_history() -> None:
         ),
         (
             "goal-output",
-            "An output without a call_id, with a name of its own, is accepted: Codex adds one for "
-            "a goal.",
+            "A function call output with a name instead of a `call_id` is accepted: Codex adds "
+            "one for a goal.",
             [
                 user,
                 call,
@@ -198,7 +208,7 @@ def add_history() -> None:
         ),
         (
             "namespaced-call",
-            "A call with a namespace is accepted.",
+            "A function call with a `namespace` is accepted.",
             [
                 user,
                 {**call, "name": "close_agent", "namespace": "multi_agent_v1", "arguments": "{}"},
@@ -207,7 +217,7 @@ def add_history() -> None:
         ),
         (
             "parallel-calls",
-            "Two calls and then their outputs are accepted.",
+            "Two function calls followed by their outputs are accepted.",
             [
                 user,
                 call,
@@ -218,12 +228,14 @@ def add_history() -> None:
         ),
     )
 
-    def build(items: list[Json]) -> Callable[[Session], Awaitable[None]]:
+    def build(items: list[JsonObject]) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
-            events = await ask(s, input=items, tools=[EXEC, AGENTS], max_output_tokens=16)
+            events = await request_events(
+                s, input=items, tools=[EXEC, AGENTS], max_output_tokens=16
+            )
             require(
                 events[-1]["type"] in ("response.completed", "response.incomplete"),
-                f"{str(events[-1])[:300]}",
+                f"the last event is {str(events[-1])[:300]}",
             )
 
         return run
@@ -236,7 +248,8 @@ add_history()
 
 
 @CODEX.check(
-    "An output that answers no call is rejected: an agent that lost its history must learn of it.",
+    "A function call output without a matching call is rejected: it shows that the client "
+    "lost its history.",
     level="should",
 )
 async def rejects_orphan_output(s: Session) -> None:
@@ -244,12 +257,12 @@ async def rejects_orphan_output(s: Session) -> None:
         {"role": "user", "content": "Hi"},
         {"type": "function_call_output", "call_id": "call_x", "output": "?"},
     ]
-    exchange = await s.post(PATH, {**RESPONSES.ask(s.model, "", 16), "input": items})
+    exchange = await s.post(PATH, {**RESPONSES.build_request(s.model, "", 16), "input": items})
     require(exchange.status == 400, f"status {exchange.status}")
 
 
 @CODEX.check(
-    "A call of a tool in a namespace comes back with name and namespace apart.", level="should"
+    "A call of a tool in a namespace has separate `name` and `namespace` fields.", level="should"
 )
 async def namespaced_call(s: Session) -> None:
     fields = {
@@ -258,9 +271,9 @@ async def namespaced_call(s: Session) -> None:
         "input": "Close the agent.",
         "stream": False,
     }
-    exchange = await s.ask(PATH, build_request(s.model, **fields), feature="forced tools")
+    exchange = await s.request(PATH, build_request(s.model, **fields), feature="forced tools")
     calls = [item for item in exchange.json()["output"] if item["type"] == "function_call"]
-    require(calls, f"no call: {str(exchange.json()['output'])[:200]}")
+    require(calls, f"no function call in {str(exchange.json()['output'])[:200]}")
     name_and_namespace = (calls[0]["name"], calls[0].get("namespace"))
     require(
         name_and_namespace == ("close_agent", "multi_agent_v1"),
@@ -268,7 +281,7 @@ async def namespaced_call(s: Session) -> None:
     )
 
 
-@CODEX.check("`--output-schema` (a strict JSON Schema) is enforced, or rejected.")
+@CODEX.check("A strict JSON Schema, as `codex --output-schema` sends it, is enforced or rejected.")
 async def output_schema(s: Session) -> None:
     text = {
         "format": {
@@ -279,12 +292,14 @@ async def output_schema(s: Session) -> None:
         }
     }
     body = build_request(s.model, text=text, tools=[], stream=False)
-    answer = read_response((await s.ask(PATH, body, feature="json_schema")).json())
+    answer = read_response((await s.request(PATH, body, feature="json_schema")).json())
     if answer.reason != "length":
         check_schema(answer.text, PERSON)
 
 
-@CODEX.check("A body in gzip is read, as Codex compresses for OpenAI's provider.", level="should")
+@CODEX.check(
+    "A gzip request body is accepted: Codex compresses requests to OpenAI.", level="should"
+)
 async def compressed(s: Session) -> None:
     body = gzip.compress(json.dumps(build_request(s.model, max_output_tokens=16)).encode())
     headers = {"content-encoding": "gzip", "content-type": "application/json"}
@@ -293,15 +308,17 @@ async def compressed(s: Session) -> None:
 
 
 @CODEX.check(
-    "Without a limit the answer may use the rest of the context: `incomplete` fails Codex's turn."
+    "Without an output token limit, a response may use the rest of the context: Codex "
+    "treats `incomplete` as a failure."
 )
 async def default_limit(s: Session) -> None:
     body = build_request(s.model, stream=False, tools=[], input="Count from one to ten in words.")
     del body["max_output_tokens"]
-    reply = (await s.ask(PATH, body)).json()
+    reply = (await s.request(PATH, body)).json()
     tokens = reply["usage"]["output_tokens"]
     # A small model may never stop counting; 4,096 tokens are more than any usual
     # default limit.
     require(
-        reply["status"] == "completed" or tokens > 4096, f"{reply['status']} after {tokens} tokens"
+        reply["status"] == "completed" or tokens > 4096,
+        f"the status is {reply['status']} after {tokens} tokens",
     )

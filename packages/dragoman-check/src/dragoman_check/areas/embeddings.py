@@ -8,9 +8,11 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from ..check_catalog import Area
+from ..check_exceptions import Skipped
 from ..error_bodies import check_error_basics
-from ..rules.json_values import require
-from ..session import Area, Json, Session, Skipped
+from ..rules.json_values import JsonObject, require
+from ..session import Session
 from .generation import ONE_MODEL, check_model_name, find_context
 
 AREA = Area(
@@ -22,13 +24,13 @@ PATH = "/v1/embeddings"
 TEXTS = ["A dog runs in the park.", "The price of oil rose again.", "Dogs like parks."]
 
 
-async def ask(s: Session, input: Any, **fields: Any) -> Json:
+async def request_embeddings(s: Session, input: Any, **fields: Any) -> JsonObject:
     body = {"model": s.model, "input": input, "encoding_format": "float", **fields}
     # A server whose model generates text may have no embeddings.
-    return (await s.ask(PATH, body, feature="embeddings of this model")).json()
+    return (await s.request(PATH, body, feature="embeddings of this model")).json()
 
 
-def get_vectors(reply: Json) -> list[list[float]]:
+def get_vectors(reply: JsonObject) -> list[list[float]]:
     return [entry["embedding"] for entry in reply["data"]]
 
 
@@ -38,57 +40,59 @@ def compare(a: list[float], b: list[float]) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True)) / norm if norm else 0.0
 
 
-async def share_list(s: Session) -> Json:
-    return await s.share("embeddings.list", lambda: ask(s, TEXTS))
+async def share_list(s: Session) -> JsonObject:
+    return await s.share("embeddings.list", lambda: request_embeddings(s, TEXTS))
 
 
-@AREA.check("The answer is a `list` of `embedding` objects, with the model and usage.")
+@AREA.check("A response is a `list` of `embedding` objects, with `model`.")
 async def form(s: Session) -> None:
     reply = await share_list(s)
     require(
         reply["object"] == "list" and reply["model"],
-        f"object {reply['object']!r}, model {reply['model']!r}",
+        f"object is {reply['object']!r}, model is {reply['model']!r}",
     )
     for entry in reply["data"]:
-        require(entry["object"] == "embedding", f"an entry is {entry['object']!r}")
+        require(entry["object"] == "embedding", f"the object of an entry is {entry['object']!r}")
         require(
             all(isinstance(value, int | float) for value in entry["embedding"]),
-            "an embedding has no numbers",
+            "an embedding is not a list of numbers",
         )
 
 
-@AREA.check("There is one embedding for each text, in order, numbered from 0.")
+@AREA.check("There is one embedding per input, in order; `index` counts from 0.")
 async def order(s: Session) -> None:
     reply = await share_list(s)
     require(
         [entry["index"] for entry in reply["data"]] == [0, 1, 2],
-        f"indices {[e['index'] for e in reply['data']]}",
+        f"the indices are {[e['index'] for e in reply['data']]}",
     )
     for text, vector in zip(TEXTS, get_vectors(reply), strict=True):
-        alone = get_vectors(await ask(s, text))[0]
+        alone = get_vectors(await request_embeddings(s, text))[0]
         # Not equality: batched arithmetic in half precision differs in the last digits.
         require(
             compare(alone, vector) > 0.999,
-            f"the embedding of {text!r} alone differs from that in the list",
+            f"the embedding of {text!r} alone differs from the one in the list",
         )
 
 
-@AREA.check("All embeddings have the same size.")
+@AREA.check("All embeddings have the same number of dimensions.")
 async def size(s: Session) -> None:
     sizes = {len(vector) for vector in get_vectors(await share_list(s))}
-    require(len(sizes) == 1 and 0 not in sizes, f"sizes {sizes}")
+    require(len(sizes) == 1 and 0 not in sizes, f"the sizes are {sizes}")
 
 
-@AREA.check("Different texts have different embeddings.")
+@AREA.check("Different inputs have different embeddings.")
 async def differ(s: Session) -> None:
     first, second, _ = get_vectors(await share_list(s))
-    require(compare(first, second) < 0.9999, "two texts have the same embedding")
+    require(compare(first, second) < 0.9999, "two inputs have the same embedding")
 
 
-@AREA.check("The same text has the same embedding.")
+@AREA.check("The same input always has the same embedding.")
 async def same(s: Session) -> None:
-    first, second = [get_vectors(await ask(s, TEXTS[0]))[0] for _ in range(2)]
-    require(compare(first, second) > 0.9999, "the same text has another embedding the second time")
+    first, second = [get_vectors(await request_embeddings(s, TEXTS[0]))[0] for _ in range(2)]
+    require(
+        compare(first, second) > 0.9999, "the same input has a different embedding the second time"
+    )
 
 
 @AREA.check("No value is NaN or infinite.")
@@ -97,16 +101,19 @@ async def finite(s: Session) -> None:
         all(
             math.isfinite(value) for vector in get_vectors(await share_list(s)) for value in vector
         ),
-        "it is NaN or infinite",
+        "an embedding has a value that is NaN or infinite",
     )
 
 
 @AREA.check(
-    "`base64` is the same vector as little-endian float32: the official SDKs ask for it by default."
+    "`encoding_format: base64` returns the same vector as little-endian float32: the "
+    "official SDKs request it by default."
 )
 async def base64_format(s: Session) -> None:
-    expected = get_vectors(await ask(s, TEXTS[0]))[0]
-    text: object = (await ask(s, TEXTS[0], encoding_format="base64"))["data"][0]["embedding"]
+    expected = get_vectors(await request_embeddings(s, TEXTS[0]))[0]
+    text: object = (await request_embeddings(s, TEXTS[0], encoding_format="base64"))["data"][0][
+        "embedding"
+    ]
     require(isinstance(text, str), f"the embedding is a {type(text).__name__}")
     data = base64.b64decode(str(text))
     require(len(data) == 4 * len(expected), f"{len(data)} bytes for {len(expected)} values")
@@ -116,38 +123,39 @@ async def base64_format(s: Session) -> None:
     is_scaled = abs(math.hypot(*vector) - math.hypot(*expected)) > 0.01 * math.hypot(*expected)
     require(
         compare(vector, expected) > 0.9999 and not is_scaled,
-        "the vector differs from that of `float`",
+        "the vector differs from that of encoding_format float",
     )
 
 
 @AREA.check(
-    "Vectors have the length 1, as clients that compare them by dot products expect.",
+    "Embeddings have length 1: clients compare them by dot product.",
     level="should",
 )
 async def normalized(s: Session) -> None:
     norms = [math.hypot(*vector) for vector in get_vectors(await share_list(s))]
-    require(all(abs(norm - 1) < 0.01 for norm in norms), f"their lengths are {norms}")
+    require(all(abs(norm - 1) < 0.01 for norm in norms), f"the lengths are {norms}")
 
 
-@AREA.check("The answer names the model that was asked for.", level="should", except_for=ONE_MODEL)
+@AREA.check("`model` is the requested model.", level="should", except_for=ONE_MODEL)
 async def model_name(s: Session) -> None:
     check_model_name(s, (await share_list(s))["model"])
 
 
 @AREA.check(
-    "A text beyond the context is rejected, or counted whole: never cut in silence.",
+    "An input that exceeds the context length is rejected, or counted completely in "
+    "usage; it is not truncated silently.",
     except_for=("ollama",),
 )
 async def too_long(s: Session) -> None:
     context = await find_context(s)
     if context is None or context > 300_000:
-        raise Skipped("the length of the context is not known, or too large to be exceeded")
+        raise Skipped("the context length is unknown, or too large to exceed")
     await share_list(s)
     body = {"model": s.model, "input": "apple river " * context, "encoding_format": "float"}
     exchange = await s.post(PATH, body)
     if exchange.status == 200:
         tokens = exchange.json()["usage"]["prompt_tokens"]
-        require(tokens >= 2 * context, f"usage of {2 * context} words is {tokens} tokens")
+        require(tokens >= 2 * context, f"usage reports {tokens} tokens for {2 * context} words")
     else:
         require(
             exchange.status in (400, 413, 422), f"status {exchange.status}: {exchange.message()}"
@@ -155,7 +163,7 @@ async def too_long(s: Session) -> None:
         check_error_basics(exchange.json())
 
 
-@AREA.check("`dimensions` is honoured, or rejected by name.")
+@AREA.check("`dimensions` is honoured, or rejected with an error that names it.")
 async def dimensions(s: Session) -> None:
     await share_list(s)
     exchange = await s.post(
@@ -170,51 +178,52 @@ async def dimensions(s: Session) -> None:
         )
         return
     size = len(get_vectors(exchange.json())[0])
-    require(size == 8, f"8 dimensions were requested, {size} came")
+    require(size == 8, f"8 dimensions were requested, {size} returned")
     norms = [
         math.hypot(*vectors)
         for vectors in (get_vectors(await share_list(s))[0], get_vectors(exchange.json())[0])
     ]
     require(
         norms[0] < 0.99 or norms[1] > 0.99,
-        f"the vector's length is {norms[1]}, that of all dimensions {norms[0]}",
+        f"the length is {norms[1]} with 8 dimensions, {norms[0]} with all",
     )
 
 
-@AREA.check("Input may be token ids.")
+@AREA.check("`input` may be a list of token ids.")
 async def token_ids(s: Session) -> None:
-    reply = await ask(s, [300, 301, 302])
-    require(len(reply["data"]) == 1, f"{len(reply['data'])} embeddings of one list of ids")
+    reply = await request_embeddings(s, [300, 301, 302])
+    require(len(reply["data"]) == 1, f"{len(reply['data'])} embeddings for one list of ids")
 
 
-@AREA.check("Input may be a list of lists of token ids.")
+@AREA.check("`input` may be a list of lists of token ids.")
 async def token_id_lists(s: Session) -> None:
-    reply = await ask(s, [[300, 301], [302, 303, 304]])
-    require(len(reply["data"]) == 2, f"{len(reply['data'])} embeddings of two lists of ids")
+    reply = await request_embeddings(s, [[300, 301], [302, 303, 304]])
+    require(len(reply["data"]) == 2, f"{len(reply['data'])} embeddings for two lists of ids")
 
 
-@AREA.check("Usage counts the tokens of all texts.")
+@AREA.check("Usage counts the tokens of all inputs.")
 async def usage(s: Session) -> None:
-    counts = [(await ask(s, text))["usage"]["prompt_tokens"] for text in TEXTS]
+    counts = [(await request_embeddings(s, text))["usage"]["prompt_tokens"] for text in TEXTS]
     total = (await share_list(s))["usage"]
     require(
-        all(counts) and total["prompt_tokens"] == sum(counts), f"alone {counts}, together {total}"
+        all(counts) and total["prompt_tokens"] == sum(counts),
+        f"usage of single inputs: {counts}, of the list: {total}",
     )
     require(
         total["total_tokens"] == total["prompt_tokens"], f"total_tokens is {total['total_tokens']}"
     )
 
 
-@AREA.check("A batch of 64 texts has 64 embeddings.")
+@AREA.check("A batch of 64 inputs returns 64 embeddings.")
 async def batch(s: Session) -> None:
-    vectors = get_vectors(await ask(s, [f"text {i}" for i in range(64)]))
+    vectors = get_vectors(await request_embeddings(s, [f"text {i}" for i in range(64)]))
     require(
         len(vectors) == 64 and all(map(any, vectors)),
-        f"{len(vectors)} embeddings, {[*map(any, vectors)].count(False)} of zeros",
+        f"{len(vectors)} embeddings, {[*map(any, vectors)].count(False)} of them zero",
     )
 
 
-@AREA.check("An unknown field is tolerated, or rejected by name.")
+@AREA.check("An unknown request field is ignored, or rejected with an error that names it.")
 async def unknown_field(s: Session) -> None:
     await share_list(s)
     exchange = await s.post(PATH, {"model": s.model, "input": "a", "conformance_check": 1})
@@ -224,11 +233,11 @@ async def unknown_field(s: Session) -> None:
 
 
 def add_rejected() -> None:
-    values: tuple[tuple[str, str, Json], ...] = (
-        ("no-input", "A request without input is rejected.", {}),
-        ("empty-list", "An empty list is rejected.", {"input": []}),
-        ("empty-text", "An empty text is rejected.", {"input": ""}),
-        ("wrong-type", "An input that is an object is rejected.", {"input": {"a": 1}}),
+    values: tuple[tuple[str, str, JsonObject], ...] = (
+        ("no-input", "A request without `input` is rejected.", {}),
+        ("empty-list", "An empty list as `input` is rejected.", {"input": []}),
+        ("empty-text", "An empty string as `input` is rejected.", {"input": ""}),
+        ("wrong-type", "An `input` that is an object is rejected.", {"input": {"a": 1}}),
         (
             "format",
             "An unknown `encoding_format` is rejected.",
@@ -240,10 +249,10 @@ def add_rejected() -> None:
             "An unknown model is rejected.",
             {"input": "a", "model": "no-such-model"},
         ),
-        ("unknown-ids", "Ids outside the vocabulary are rejected.", {"input": [999_999_999]}),
+        ("unknown-ids", "Token ids outside the vocabulary are rejected.", {"input": [999_999_999]}),
     )
 
-    def build(fields: Json) -> Callable[[Session], Awaitable[None]]:
+    def build(fields: JsonObject) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
             await share_list(s)
             exchange = await s.post(PATH, {"model": s.model, **fields})

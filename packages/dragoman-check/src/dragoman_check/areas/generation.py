@@ -1,6 +1,6 @@
 """Checks for every API that generates text: streams, limits, usage, stop strings.
 
-Each rule becomes one check per API, since servers implement, and break, their APIs separately.
+Each rule becomes one check per API, because servers implement their APIs separately.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ..client_answer import ClientAnswer
+from ..check_catalog import Area
+from ..check_exceptions import Skipped
 from ..dialects import DIALECTS, Dialect
 from ..error_bodies import check_error_basics
-from ..rules.json_values import require
-from ..session import Area, Exchange, Json, Session, Skipped, get_object, get_objects
+from ..exchange import Exchange
+from ..json_objects import get_object, get_objects
+from ..parsed_response import ParsedResponse
+from ..rules.json_values import JsonObject, require
+from ..session import Session
 from ..sse import normalize_sse, parse_chunks, parse_lines
 
 STORY = "Write a story about a dog and a village."
@@ -48,17 +52,17 @@ AREAS = {
     )
     for dialect in DIALECTS
 }
-OnDialect = Callable[[Session, Dialect], Awaitable[None]]
+DialectCheck = Callable[[Session, Dialect], Awaitable[None]]
 
 
 def on_every_dialect(
     rule: str, *, only: Callable[[Dialect], bool] = lambda _: True, **options: Any
-) -> Callable[[OnDialect], OnDialect]:
+) -> Callable[[DialectCheck], DialectCheck]:
     """Add the decorated function as a check of each dialect. options: those of
     `Area.add`.
     """
 
-    def register(run: OnDialect) -> OnDialect:
+    def register(run: DialectCheck) -> DialectCheck:
         name = getattr(run, "__name__", "").replace("_", "-")
         for dialect in filter(only, DIALECTS):
             AREAS[dialect.name].add(name, rule, bind(run, dialect), **options)
@@ -67,70 +71,76 @@ def on_every_dialect(
     return register
 
 
-def bind(run: OnDialect, dialect: Dialect) -> Callable[[Session], Awaitable[None]]:
+def bind(run: DialectCheck, dialect: Dialect) -> Callable[[Session], Awaitable[None]]:
     return lambda session: run(session, dialect)
 
 
-async def ask_whole(s: Session, d: Dialect) -> Exchange:
-    """Request the story; the answer is cached for all checks."""
-    return await s.share(f"{d.name}.whole", lambda: s.ask(d.path, d.ask(s.model, STORY)))
+async def request_unstreamed(s: Session, d: Dialect) -> Exchange:
+    """Request the story without `stream`; the response is cached for all checks."""
+    return await s.share(
+        f"{d.name}.whole", lambda: s.request(d.path, d.build_request(s.model, STORY))
+    )
 
 
-async def ask_stream(s: Session, d: Dialect) -> Exchange:
-    """Request the story as a stream; the answer is cached for all checks."""
-    return await s.share(f"{d.name}.stream", lambda: s.ask(d.path, d.ask_stream(s.model, STORY)))
+async def request_stream(s: Session, d: Dialect) -> Exchange:
+    """Request the story with `stream`; the response is cached for all checks."""
+    return await s.share(
+        f"{d.name}.stream", lambda: s.request(d.path, d.build_stream_request(s.model, STORY))
+    )
 
 
-async def ask_deterministic(s: Session, d: Dialect) -> ClientAnswer:
-    """Return the answer of `ask_whole`. Raises Skipped if the same request has another
-    answer the second time.
+async def request_reproducible(s: Session, d: Dialect) -> ParsedResponse:
+    """Return the answer of `request_unstreamed`. Raises Skipped if a second request has
+    a different answer.
     """
 
-    async def ask() -> ClientAnswer:
-        answer = d.read((await ask_whole(s, d)).json())
-        again = d.read((await s.ask(d.path, d.ask(s.model, STORY))).json())
+    async def request_twice() -> ParsedResponse:
+        answer = d.read((await request_unstreamed(s, d)).json())
+        again = d.read((await s.request(d.path, d.build_request(s.model, STORY))).json())
         if (answer.text, answer.reasoning) != (again.text, again.reasoning):
-            raise Skipped("answers to the same request differ, so they cannot be compared")
+            raise Skipped("repeated requests have different responses, which cannot be compared")
         return answer
 
-    return await s.share(f"{d.name}.deterministic", ask)
+    return await s.share(f"{d.name}.deterministic", request_twice)
 
 
-@on_every_dialect("A request for text is answered with 200, application/json and text.")
+@on_every_dialect(
+    "A non-streamed request returns status 200, `Content-Type: application/json` and text."
+)
 async def whole(s: Session, d: Dialect) -> None:
-    exchange = await ask_whole(s, d)
+    exchange = await request_unstreamed(s, d)
     require(
         exchange.content_type == "application/json", f"Content-Type is {exchange.content_type!r}"
     )
     check_charset(exchange)
     answer = d.read(exchange.json())
-    require(answer.text or answer.reasoning, "the answer has no text")
+    require(answer.text or answer.reasoning, "the response has no text")
+
+
+@on_every_dialect("A non-streamed response has all required fields, with valid types and values.")
+async def whole_form(s: Session, d: Dialect) -> None:
+    d.check_object((await request_unstreamed(s, d)).json())
+
+
+@on_every_dialect("A stream has valid events in a valid order, and a single end.")
+async def stream_form(s: Session, d: Dialect) -> None:
+    d.check_stream((await request_stream(s, d)).body)
 
 
 @on_every_dialect(
-    "The whole answer has every field that the API defines, with the right types and values."
+    "A stream has `Content-Type: text/event-stream` (Ollama: `application/x-ndjson`)."
 )
-async def whole_form(s: Session, d: Dialect) -> None:
-    d.judge_object((await ask_whole(s, d)).json())
-
-
-@on_every_dialect("The stream follows the API's grammar of events: order, fields, and one end.")
-async def stream_form(s: Session, d: Dialect) -> None:
-    d.judge((await ask_stream(s, d)).body)
-
-
-@on_every_dialect("A stream has the Content-Type of a stream.")
 async def stream_type(s: Session, d: Dialect) -> None:
-    exchange = await ask_stream(s, d)
+    exchange = await request_stream(s, d)
     require(exchange.content_type == d.stream_type, f"Content-Type is {exchange.content_type!r}")
     check_charset(exchange)
 
 
 def check_charset(exchange: Exchange) -> None:
-    """Check that no other charset than UTF-8 is declared: JSON and server-sent events
+    """Check that no charset other than UTF-8 is declared: JSON and server-sent events
     are always UTF-8.
 
-    Clients that respect the charset would decode wrong characters.
+    Clients that respect the declared charset would decode the text incorrectly.
     """
     name, _, charset = (exchange.header("content-type") or "").lower().partition("charset=")
     require(
@@ -139,20 +149,20 @@ def check_charset(exchange: Exchange) -> None:
 
 
 @on_every_dialect(
-    "The answer and every event name the model that was asked for.",
+    "`model` is the requested model in the response and in all stream events.",
     level="should",
     except_for=ONE_MODEL,
 )
 async def model_name(s: Session, d: Dialect) -> None:
-    chunks = (parse_lines if d.is_ollama else parse_chunks)((await ask_stream(s, d)).body)
+    chunks = (parse_lines if d.is_ollama else parse_chunks)((await request_stream(s, d)).body)
     # Events of Messages and Responses have the model in their `message` or `response`
     # object.
-    holders = [
+    objects = [
         (chunk, get_object(chunk, "message"), get_object(chunk, "response")) for chunk in chunks
     ]
-    streamed = [value["model"] for values in holders for value in values if "model" in value]
-    require(streamed, "no event of the stream names the model")
-    for name in [(await ask_whole(s, d)).json()["model"], *streamed]:
+    streamed = [value["model"] for values in objects for value in values if "model" in value]
+    require(streamed, "no event of the stream has a model")
+    for name in [(await request_unstreamed(s, d)).json()["model"], *streamed]:
         check_model_name(s, name)
 
 
@@ -162,112 +172,121 @@ def check_model_name(s: Session, name: object) -> None:
     is_same = isinstance(name, str) and (
         name.startswith(s.model) or (name and s.model.endswith(f"/{name}"))
     )
-    require(is_same, f"model is {name!r}, {s.model!r} was asked for")
+    require(is_same, f"model is {name!r}, requested was {s.model!r}")
 
 
 @on_every_dialect(
-    "A text is the same, whether or not its characters are escaped in the request's JSON."
+    "Escaped and literal Unicode characters in the request's JSON yield the same prompt."
 )
 async def escapes(s: Session, d: Dialect) -> None:
-    body = d.ask(s.model, UNICODE + " \U0001f600", 16)
+    body = d.build_request(s.model, UNICODE + " \U0001f600", 16)
     counts: list[int | None] = []
     for ensure_ascii in (True, False):
         raw = json.dumps(body, ensure_ascii=ensure_ascii).encode()
-        counts.append(d.read((await s.ask(d.path, {}, raw=raw)).json()).prompt_tokens)
+        counts.append(d.read((await s.request(d.path, {}, raw=raw)).json()).prompt_tokens)
     plain = await count_prompt(s, d, "Repeat:")
-    require(counts[0] == counts[1], f"{counts[0]} prompt tokens with escapes, {counts[1]} without")
+    require(
+        counts[0] == counts[1],
+        f"{counts[0]} prompt tokens with escape sequences, {counts[1]} with literal characters",
+    )
     # If the characters were lost in both requests, the counts would be equal and hardly
     # larger than `plain`.
     require(
         (counts[0] or 0) > plain + 8,
-        f"{counts[0]} prompt tokens, and {plain} without the characters",
+        f"{counts[0]} prompt tokens, {plain} without the characters",
     )
 
 
-@on_every_dialect("The text of the stream, joined as clients do, is the text of the whole answer.")
+@on_every_dialect("The concatenated text of a stream equals the text of the non-streamed response.")
 async def stream_text(s: Session, d: Dialect) -> None:
-    expected, answer = await ask_deterministic(s, d), d.fold((await ask_stream(s, d)).body)
-    require(answer.text == expected.text, f"streamed {answer.text!r}, whole {expected.text!r}")
+    expected, answer = await request_reproducible(s, d), d.fold((await request_stream(s, d)).body)
+    require(
+        answer.text == expected.text, f"stream: {answer.text!r}, non-streamed: {expected.text!r}"
+    )
 
 
-@on_every_dialect("The reasoning of the stream is the reasoning of the whole answer.")
+@on_every_dialect(
+    "The concatenated reasoning of a stream equals the reasoning of the non-streamed response."
+)
 async def stream_reasoning(s: Session, d: Dialect) -> None:
-    expected, answer = await ask_deterministic(s, d), d.fold((await ask_stream(s, d)).body)
+    expected, answer = await request_reproducible(s, d), d.fold((await request_stream(s, d)).body)
     require(
         answer.reasoning == expected.reasoning,
-        f"streamed {answer.reasoning!r}, whole {expected.reasoning!r}",
+        f"stream: {answer.reasoning!r}, non-streamed: {expected.reasoning!r}",
     )
 
 
-@on_every_dialect("The stream says why it ended, as the whole answer does.")
+@on_every_dialect("A stream ends with the same finish reason as the non-streamed response.")
 async def stream_reason(s: Session, d: Dialect) -> None:
-    answer = d.fold((await ask_stream(s, d)).body)
-    require(answer.reason is not None, "the stream never says why it ended")
-    expected = await ask_deterministic(s, d)
+    answer = d.fold((await request_stream(s, d)).body)
+    require(answer.reason is not None, "the stream has no finish reason")
+    expected = await request_reproducible(s, d)
     require(
-        answer.reason == expected.reason, f"streamed {answer.reason!r}, whole {expected.reason!r}"
+        answer.reason == expected.reason,
+        f"stream: {answer.reason!r}, non-streamed: {expected.reason!r}",
     )
 
 
-@on_every_dialect("The usage of the stream is the usage of the whole answer.")
+@on_every_dialect("A stream reports the same usage as the non-streamed response.")
 async def stream_usage(s: Session, d: Dialect) -> None:
-    answer = d.fold((await ask_stream(s, d)).body)
+    answer = d.fold((await request_stream(s, d)).body)
     require(
         answer.prompt_tokens is not None and answer.output_tokens is not None,
         "the stream has no usage",
     )
-    expected = await ask_deterministic(s, d)
+    expected = await request_reproducible(s, d)
     counts = (answer.prompt_tokens, answer.output_tokens)
-    whole_counts = (expected.prompt_tokens, expected.output_tokens)
-    require(counts == whole_counts, f"streamed {counts}, whole {whole_counts}")
+    expected_counts = (expected.prompt_tokens, expected.output_tokens)
+    require(counts == expected_counts, f"stream: {counts}, non-streamed: {expected_counts}")
 
 
 @on_every_dialect(
-    "A stream comes in pieces while it is generated, not at once at its end.", level="should"
+    "A stream sends text in several chunks during generation, not in one chunk at the end.",
+    level="should",
 )
 async def stream_pieces(s: Session, d: Dialect) -> None:
-    exchange = await ask_stream(s, d)
-    texts = split_pieces(exchange.body, d)
+    exchange = await request_stream(s, d)
+    texts = split_texts(exchange.body, d)
     tokens = d.fold(exchange.body).output_tokens or 0
-    # A few tokens may come in one piece: servers send what has accumulated.
-    require(tokens < 8 or len(texts) > 1, f"{tokens} tokens of text came in {len(texts)} piece")
+    # A few tokens may be in one chunk: servers send what has accumulated.
+    require(tokens < 8 or len(texts) > 1, f"{tokens} tokens of text in {len(texts)} chunk")
 
 
-def split_pieces(data: bytes, d: Dialect) -> list[str]:
-    """Return the text of each event of a stream that has any."""
+def split_texts(data: bytes, d: Dialect) -> list[str]:
+    """Return the texts of a stream's events, without empty ones."""
     blocks = data.splitlines() if d.is_ollama else normalize_sse(data).split(b"\n\n")
     answers = [d.fold(block) for block in blocks]
     return [answer.text + answer.reasoning for answer in answers if answer.text or answer.reasoning]
 
 
-@on_every_dialect("A stream is valid UTF-8, and no character is torn apart between two events.")
+@on_every_dialect("A stream is valid UTF-8, and no character is split between two events.")
 async def stream_utf8(s: Session, d: Dialect) -> None:
-    exchange = await s.ask(d.path, d.ask_stream(s.model, UNICODE))
+    exchange = await s.request(d.path, d.build_stream_request(s.model, UNICODE))
     try:
         exchange.body.decode()
     except UnicodeDecodeError as error:
         raise AssertionError(f"the stream is not UTF-8: {error}") from None
     streamed = d.fold(exchange.body).text
-    # The token limit may cut the last character. Elsewhere the model may have written
-    # U+FFFD itself, so the check compares with the whole answer.
+    # The token limit may truncate the last character. Elsewhere the model may have
+    # generated U+FFFD itself, so the check compares with the non-streamed response.
     if "�" in streamed.rstrip("�"):
-        expected = d.read((await s.ask(d.path, d.ask(s.model, UNICODE))).json()).text
-        require(streamed == expected, f"streamed {streamed!r}, whole {expected!r}")
+        expected = d.read((await s.request(d.path, d.build_request(s.model, UNICODE))).json()).text
+        require(streamed == expected, f"stream: {streamed!r}, non-streamed: {expected!r}")
 
 
-@on_every_dialect("Usage counts the prompt and the output; both are positive.")
+@on_every_dialect("Usage reports positive counts of prompt tokens and output tokens.")
 async def usage(s: Session, d: Dialect) -> None:
-    answer = d.read((await ask_whole(s, d)).json())
-    require(answer.prompt_tokens, f"prompt tokens are {answer.prompt_tokens!r}")
-    require(answer.output_tokens, f"output tokens are {answer.output_tokens!r}")
+    answer = d.read((await request_unstreamed(s, d)).json())
+    require(answer.prompt_tokens, f"the prompt token count is {answer.prompt_tokens!r}")
+    require(answer.output_tokens, f"the output token count is {answer.output_tokens!r}")
 
 
-@on_every_dialect("A longer prompt counts as more tokens, in proportion.")
+@on_every_dialect("The prompt token count grows in proportion to the length of the prompt.")
 async def usage_grows(s: Session, d: Dialect) -> None:
     counts: list[int] = []
     for words in (0, 10, 20):
         prompt = "Name a colour." + " apple" * words
-        answer = d.read((await s.ask(d.path, d.ask(s.model, prompt, 16))).json())
+        answer = d.read((await s.request(d.path, d.build_request(s.model, prompt, 16))).json())
         counts.append(answer.prompt_tokens or 0)
     first = counts[1] - counts[0]
     second = counts[2] - counts[1]
@@ -275,85 +294,93 @@ async def usage_grows(s: Session, d: Dialect) -> None:
     # merge or split words.
     require(
         first >= 5 and abs(first - second) <= 4,
-        f"0, 10 and 20 words more are {counts} prompt tokens",
+        f"prompt tokens with 0, 10 and 20 additional words: {counts}",
     )
 
 
 @on_every_dialect(
-    "No answer is longer than its limit of tokens, and one that the limit ends says so."
+    "A response does not exceed the output token limit; its finish reason shows whether "
+    "the limit was reached."
 )
 async def limit(s: Session, d: Dialect) -> None:
-    answer = d.read((await s.ask(d.path, d.ask(s.model, STORY, 16))).json())
+    answer = d.read((await s.request(d.path, d.build_request(s.model, STORY, 16))).json())
     check_limit(answer, 16)
 
 
 @on_every_dialect(
-    "No streamed answer is longer than its limit of tokens, and one that the limit ends says so."
+    "A stream does not exceed the output token limit; its finish reason shows whether the "
+    "limit was reached."
 )
 async def limit_of_stream(s: Session, d: Dialect) -> None:
-    check_limit(d.fold((await s.ask(d.path, d.ask_stream(s.model, STORY, 16))).body), 16)
+    check_limit(
+        d.fold((await s.request(d.path, d.build_stream_request(s.model, STORY, 16))).body), 16
+    )
 
 
-@on_every_dialect("A limit of one token is honoured.", only=lambda d: d.name != "responses")
+@on_every_dialect("An output token limit of 1 is honoured.", only=lambda d: d.name != "responses")
 async def limit_of_one(s: Session, d: Dialect) -> None:
-    check_limit(d.read((await s.ask(d.path, d.ask(s.model, STORY, 1))).json()), 1)
+    check_limit(d.read((await s.request(d.path, d.build_request(s.model, STORY, 1))).json()), 1)
 
 
-def check_limit(answer: ClientAnswer, limit: int) -> None:
+def check_limit(answer: ParsedResponse, limit: int) -> None:
     tokens = answer.output_tokens or 0
     require(tokens <= limit, f"{tokens} output tokens, the limit is {limit}")
     require(
         tokens == limit or answer.reason != "length",
-        f"ended by length after {tokens} of {limit} tokens",
+        f"the finish reason is length after {tokens} of {limit} tokens",
     )
-    # An answer that reaches the limit may be complete by chance, so the reason is
-    # judged only if its sentence is not.
-    is_cut = tokens == limit and answer.text.rstrip()[-1:] not in (".", "!", "?", "")
+    # A response that reaches the limit may be complete by chance, so the reason is
+    # checked only if the text ends within a sentence.
+    is_truncated = tokens == limit and answer.text.rstrip()[-1:] not in (".", "!", "?", "")
     require(
-        not is_cut or answer.reason == "length",
-        f"the limit ended the text, and the reason is {answer.reason!r}",
+        not is_truncated or answer.reason == "length",
+        f"the limit truncated the text, but the finish reason is {answer.reason!r}",
     )
 
 
 @on_every_dialect(
-    "A stop string ends the text before it, and is not part of it.",
+    "Text ends before a stop string, and does not include it.",
     only=lambda d: d.stop is not None,
 )
 async def stop(s: Session, d: Dialect) -> None:
     text, mark = await choose_stop(s, d)
-    answer = d.read((await s.ask(d.path, ask_with_stop(d, s.model, [mark]))).json())
+    answer = d.read((await s.request(d.path, build_request_with_stop(d, s.model, [mark]))).json())
     require(
         answer.text == text[: text.index(mark)],
-        f"with stop {mark!r} the text is {answer.text!r}, without {text!r}",
+        f"with stop {mark!r}: {answer.text!r}, without: {text!r}",
     )
-    require(answer.reason == "stop", f"ended by {answer.reason!r}")
+    require(answer.reason == "stop", f"the finish reason is {answer.reason!r}")
 
 
 @on_every_dialect(
-    "No part of a stop string appears in a stream.", only=lambda d: d.stop is not None
+    "A stream does not include any part of a stop string.", only=lambda d: d.stop is not None
 )
 async def stop_of_stream(s: Session, d: Dialect) -> None:
     text, mark = await choose_stop(s, d)
-    body = {**ask_with_stop(d, s.model, [mark]), "stream": True, **d.stream_options}
-    answer = d.fold((await s.ask(d.path, body)).body)
+    body = {**build_request_with_stop(d, s.model, [mark]), "stream": True, **d.stream_options}
+    answer = d.fold((await s.request(d.path, body)).body)
     require(
         answer.text == text[: text.index(mark)],
-        f"with stop {mark!r} it streams {answer.text!r}, without {text!r}",
+        f"with stop {mark!r}: {answer.text!r}, without: {text!r}",
     )
 
 
 @on_every_dialect(
-    "Of several stop strings the first that occurs ends the text.",
+    "With several stop strings, the first one that occurs ends the text.",
     only=lambda d: d.stop is not None,
 )
 async def stop_of_several(s: Session, d: Dialect) -> None:
     text, mark = await choose_stop(s, d)
     answer = d.read(
-        (await s.ask(d.path, ask_with_stop(d, s.model, ["never to be found", mark]))).json()
+        (
+            await s.request(
+                d.path, build_request_with_stop(d, s.model, ["never to be found", mark])
+            )
+        ).json()
     )
     require(
         answer.text == text[: text.index(mark)],
-        f"with stop {mark!r} the text is {answer.text!r}, without {text!r}",
+        f"with stop {mark!r}: {answer.text!r}, without: {text!r}",
     )
 
 
@@ -361,7 +388,7 @@ async def choose_stop(s: Session, d: Dialect) -> tuple[str, str]:
     """Return the text of the story, and a stop string from the middle of it. Raises
     Skipped.
     """
-    text = (await ask_deterministic(s, d)).text
+    text = (await request_reproducible(s, d)).text
     # The stop string contains a space, so it spans several tokens, and a stream must
     # hold back its first part.
     start = next(
@@ -369,58 +396,64 @@ async def choose_stop(s: Session, d: Dialect) -> tuple[str, str]:
         None,
     )
     if start is None:
-        raise Skipped("the answer is too short for a stop string")
+        raise Skipped("the text is too short for a stop string")
     return text, text[start - 2 : start + 3]
 
 
-def ask_with_stop(d: Dialect, model: str, marks: list[str]) -> Json:
+def build_request_with_stop(d: Dialect, model: str, marks: list[str]) -> JsonObject:
     assert d.stop is not None
     return (
-        d.ask(model, STORY, options={d.stop: marks})
+        d.build_request(model, STORY, options={d.stop: marks})
         if d.is_ollama
-        else {**d.ask(model, STORY), d.stop: marks}
+        else {**d.build_request(model, STORY), d.stop: marks}
     )
 
 
 @on_every_dialect(
-    "The same request with temperature 0 and a seed has the same answer.", level="should"
+    "Repeated requests with temperature 0 and a fixed seed return the same text.", level="should"
 )
 async def reproducible(s: Session, d: Dialect) -> None:
-    first = d.read((await ask_whole(s, d)).json())
-    second = d.read((await s.ask(d.path, d.ask(s.model, STORY))).json())
-    require(first.text == second.text, f"{first.text!r}, and then {second.text!r}")
+    first = d.read((await request_unstreamed(s, d)).json())
+    second = d.read((await s.request(d.path, d.build_request(s.model, STORY))).json())
+    require(first.text == second.text, f"first {first.text!r}, then {second.text!r}")
 
 
-@on_every_dialect("Requests at the same time have the answers that they have one by one.")
+@on_every_dialect("Concurrent requests return the same texts as sequential requests.")
 async def concurrent(s: Session, d: Dialect) -> None:
-    await ask_deterministic(s, d)
+    await request_reproducible(s, d)
     prompts = [f"Tell me about {topic}." for topic in TOPICS]
-    alone = [
-        d.read((await s.ask(d.path, d.ask(s.model, prompt, 16))).json()).text for prompt in prompts
+    sequential = [
+        d.read((await s.request(d.path, d.build_request(s.model, prompt, 16))).json()).text
+        for prompt in prompts
     ]
     streams = await asyncio.gather(
-        *(s.ask(d.path, d.ask_stream(s.model, prompt, 16)) for prompt in prompts)
+        *(s.request(d.path, d.build_stream_request(s.model, prompt, 16)) for prompt in prompts)
     )
-    together = [d.fold(stream.body).text for stream in streams]
-    # Only an answer that belongs to another request proves a mix-up: batched arithmetic
-    # may change an answer.
-    mixed = [i for i, text in enumerate(together) if text != alone[i] and text in alone]
-    require(not mixed, f"answers went to other requests: alone {alone}, together {together}")
-    if alone != together:
+    concurrent_texts = [d.fold(stream.body).text for stream in streams]
+    # Only a response that belongs to another request proves a mix-up: batched
+    # arithmetic may change a response.
+    mixed = [
+        i for i, text in enumerate(concurrent_texts) if text != sequential[i] and text in sequential
+    ]
+    require(
+        not mixed,
+        f"responses of other requests: sequential {sequential}, concurrent {concurrent_texts}",
+    )
+    if sequential != concurrent_texts:
         again = [
-            d.read((await s.ask(d.path, d.ask(s.model, prompt, 16))).json()).text
+            d.read((await s.request(d.path, d.build_request(s.model, prompt, 16))).json()).text
             for prompt in prompts
         ]
-        if again != alone:
-            raise Skipped("answers to the same request differ, so they cannot be compared")
+        if again != sequential:
+            raise Skipped("repeated requests have different responses, which cannot be compared")
         # Batched arithmetic may sample another token, but not lose the text.
         require(
-            all(text for text, other in zip(together, alone, strict=True) if other),
+            all(text for text, other in zip(concurrent_texts, sequential, strict=True) if other),
             "a stream has no text",
         )
 
 
-@on_every_dialect("Optional fields may be null.")
+@on_every_dialect("Optional request fields may be `null`.")
 async def nulls(s: Session, d: Dialect) -> None:
     names = {
         "chat": (
@@ -439,75 +472,82 @@ async def nulls(s: Session, d: Dialect) -> None:
     }.get(d.name, ("format", "keep_alive", "think"))
     for name in names:
         # Typed clients (Java, Go, pydantic) may serialize unset fields as null.
-        exchange = await s.post(d.path, d.ask(s.model, "Name a colour.", 16, **{name: None}))
+        exchange = await s.post(
+            d.path, d.build_request(s.model, "Name a colour.", 16, **{name: None})
+        )
         require(
-            exchange.status == 200, f"{name}: null is a {exchange.status}: {exchange.message()}"
+            exchange.status == 200,
+            f"{name}: null returns status {exchange.status}: {exchange.message()}",
         )
 
 
-@on_every_dialect("An unknown field is tolerated, or rejected by name.")
+@on_every_dialect("An unknown request field is ignored, or rejected with an error that names it.")
 async def unknown_field(s: Session, d: Dialect) -> None:
-    exchange = await s.post(d.path, d.ask(s.model, "Name a colour.", 16, conformance_check=1))
+    exchange = await s.post(
+        d.path, d.build_request(s.model, "Name a colour.", 16, conformance_check=1)
+    )
     is_named = exchange.status in (400, 422) and b"conformance_check" in exchange.body
     require(exchange.status == 200 or is_named, f"status {exchange.status}: {exchange.message()}")
 
 
-@on_every_dialect("A Content-Type with a charset is accepted.")
+@on_every_dialect("`Content-Type: application/json; charset=utf-8` is accepted.")
 async def charset(s: Session, d: Dialect) -> None:
     headers = {"content-type": "application/json; charset=utf-8"}
-    exchange = await s.post(d.path, d.ask(s.model, "Name a colour.", 16), headers=headers)
+    exchange = await s.post(d.path, d.build_request(s.model, "Name a colour.", 16), headers=headers)
     require(exchange.status == 200, f"status {exchange.status}: {exchange.message()}")
 
 
 @on_every_dialect(
-    "Every answer has an id of its own, also those of concurrent requests.",
+    "Every response has a unique `id`, also under concurrency.",
     only=lambda d: not d.is_ollama,
 )
 async def ids(s: Session, d: Dialect) -> None:
-    body = d.ask(s.model, "Name a colour.", 16)
-    exchanges = await asyncio.gather(*(s.ask(d.path, body) for _ in range(3)))
+    body = d.build_request(s.model, "Name a colour.", 16)
+    exchanges = await asyncio.gather(*(s.request(d.path, body) for _ in range(3)))
     ids = [exchange.json()["id"] for exchange in exchanges]
     require(len(set(ids)) == len(ids), f"the ids are {ids}")
 
 
 @on_every_dialect(
-    "A response has the header of its request id, so that a failure can be reported.",
+    "A response has a request id header: `x-request-id` (Messages: `request-id`).",
     only=lambda d: not d.is_ollama,
     level="should",
     claims=("request-id",),
 )
 async def request_id(s: Session, d: Dialect) -> None:
     name = "request-id" if d.name == "messages" else "x-request-id"
-    for exchange in (await ask_whole(s, d), await ask_stream(s, d)):
+    for exchange in (await request_unstreamed(s, d), await request_stream(s, d)):
         require(exchange.header(name), f"no {name}")
 
 
 @on_every_dialect(
-    "Text that looks like a control token does not become one.", only=lambda d: d.is_chat
+    "A control token in the text of a message is tokenized as plain text.", only=lambda d: d.is_chat
 )
 async def control_tokens(s: Session, d: Dialect) -> None:
-    """Compare token counts: eight control tokens add eight tokens, eight such texts add
-    several tokens each.
+    """Compare token counts: eight control tokens add eight tokens; tokenized as plain
+    text, each adds several.
     """
     plain = await count_prompt(s, d, "Name a colour.")
     for marker in MARKERS:
         more = await count_prompt(s, d, "Name a colour." + f" {marker}" * 8) - plain
-        # No added tokens also fail: the marker was parsed and dropped. A space before
-        # each marker may be a token.
+        # No additional tokens also fail: the marker was parsed and dropped. A space
+        # before each marker may be a token.
         tight = await count_prompt(s, d, "Name a colour." + marker * 8) - plain
         require(
             tight > 8 or more > 16,
-            f"8 times {marker!r} is {tight} tokens, so each is a control token",
+            f"8 times {marker!r} is {tight} tokens: each is tokenized as a control token",
         )
 
 
 async def count_prompt(s: Session, d: Dialect, prompt: str) -> int:
-    return d.read((await s.ask(d.path, d.ask(s.model, prompt, 16))).json()).prompt_tokens or 0
+    return (
+        d.read((await s.request(d.path, d.build_request(s.model, prompt, 16))).json()).prompt_tokens
+        or 0
+    )
 
 
 LARGE_CONTEXT = 40_000
-"""Context length in tokens above which the too long prompt is not sent as a stream
-request.
+"""Context length in tokens above which the too long prompt is not sent with `stream`.
 
 Tokenizing such a prompt takes so long that some servers send the headers of the stream
 first, as a keepalive.
@@ -515,15 +555,15 @@ first, as a keepalive.
 
 
 @on_every_dialect(
-    "A prompt beyond the context is rejected with an error's status, also if a stream was "
-    "requested."
+    "A prompt that exceeds the context length is rejected with a 4xx status, with and "
+    "without `stream`."
 )
 async def too_long(s: Session, d: Dialect) -> None:
     context = await find_context(s)
     if context is None or context > 300_000:
-        raise Skipped("the length of the context is not known, or too large to be exceeded")
-    ask = d.ask_stream if context <= LARGE_CONTEXT else d.ask
-    body = ask(s.model, "apple river " * context, 16)
+        raise Skipped("the context length is unknown, or too large to exceed")
+    build = d.build_stream_request if context <= LARGE_CONTEXT else d.build_request
+    body = build(s.model, "apple river " * context, 16)
     if d.is_ollama:
         body["truncate"] = False
     exchange = await s.post(d.path, body)
@@ -542,7 +582,9 @@ async def find_context(s: Session) -> int | None:
         # OpenAI's API has no such field; each vendor uses its own name.
         names = ("max_model_len", "context_length", "max_input_tokens", "context_window")
         exchange = await s.get("/v1/models")
-        models = get_objects(exchange.json(), "data") if exchange.status == 200 else list[Json]()
+        models = (
+            get_objects(exchange.json(), "data") if exchange.status == 200 else list[JsonObject]()
+        )
         for model in models:
             if model.get("id") == s.model or len(models) == 1:
                 lengths = [model[name] for name in names if isinstance(model.get(name), int)]

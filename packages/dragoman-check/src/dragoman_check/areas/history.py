@@ -6,11 +6,12 @@ They apply to each chat API, since each has its own format for these parts.
 
 from __future__ import annotations
 
-from ..client_answer import ClientAnswer
+from ..check_exceptions import Skipped
 from ..dialects import Dialect
-from ..rules.json_values import require
-from ..session import Json, Session, Skipped
-from . import chat, messages, ollama, responses
+from ..parsed_response import ParsedResponse
+from ..rules.json_values import JsonObject, require
+from ..session import Session
+from . import messages, ollama, responses, sample_tools
 from .generation import on_every_dialect
 
 ID = "call_1"
@@ -18,16 +19,16 @@ SYSTEM = "Answer in one short sentence, as a friend of the family would."
 PARTS = {"chat": "text", "messages": "text", "responses": "input_text"}
 """API -> the type of its text parts."""
 TOOLS = {
-    "chat": chat.TOOLS,
+    "chat": sample_tools.TOOLS,
     "messages": messages.TOOLS,
     "ollama-chat": ollama.TOOLS,
     "responses": responses.TOOLS,
 }
 
 
-def build_turns(name: str, result: str) -> list[Json]:
+def build_turns(name: str, result: str) -> list[JsonObject]:
     """Build a question, a tool call and its result in the form of this API."""
-    question: Json = {"role": "user", "content": "What is the weather in Rome?"}
+    question: JsonObject = {"role": "user", "content": "What is the weather in Rome?"}
     arguments = {"city": "Rome", "unit": "celsius"}
     arguments_json = '{"city": "Rome", "unit": "celsius"}'
     match name:
@@ -65,31 +66,30 @@ def build_turns(name: str, result: str) -> list[Json]:
             return [question, turn, {"role": "tool", "tool_call_id": ID, "content": result}]
 
 
-def require_prompt_tokens(answer: ClientAnswer) -> int:
-    """Return the answer's number of prompt tokens. Raises Skipped if it has none: other
-    checks demand the usage.
+def require_prompt_tokens(answer: ParsedResponse) -> int:
+    """Return the number of prompt tokens. Raises Skipped if there is none: other checks
+    require the usage.
     """
     if answer.prompt_tokens is None:
-        raise Skipped("the answer reports no prompt tokens")
+        raise Skipped("the response has no prompt token count")
     return answer.prompt_tokens
 
 
-@on_every_dialect("The result of a tool is part of the prompt.", only=lambda d: d.name in TOOLS)
+@on_every_dialect("Tool results are part of the prompt.", only=lambda d: d.name in TOOLS)
 async def tool_result_counts(s: Session, d: Dialect) -> None:
     counts: list[int] = []
     for words in (1, 31):
-        body = d.ask(s.model, "", 16)
+        body = d.build_request(s.model, "", 16)
         body[d.prompt] = build_turns(d.name, "apple " * words)
-        reply = (await s.ask(d.path, {**body, "tools": TOOLS[d.name]}, feature="tools")).json()
+        reply = (await s.request(d.path, {**body, "tools": TOOLS[d.name]}, feature="tools")).json()
         counts.append(require_prompt_tokens(d.read(reply)))
-    # A chat template without a tool role leaves the results out, and the model has to
-    # guess.
+    # A chat template without a tool role omits the results.
     require(
         counts[1] > counts[0] + 20, f"prompt tokens with 1 and 31 words in the result: {counts}"
     )
 
 
-def add_system(name: str, body: Json) -> None:
+def add_system(name: str, body: JsonObject) -> None:
     match name:
         case "responses":
             body["instructions"] = SYSTEM
@@ -100,28 +100,30 @@ def add_system(name: str, body: Json) -> None:
 
 
 @on_every_dialect(
-    "A stream has the same prompt as the non-streamed answer: instructions, earlier turns, tools "
-    "and their results.",
+    "A conversation with instructions, tools and tool results has the same prompt token "
+    "count with and without `stream`.",
     only=lambda d: d.name in TOOLS,
 )
 async def stream_of_history(s: Session, d: Dialect) -> None:
-    body = d.ask(s.model, "", 16)
+    body = d.build_request(s.model, "", 16)
     body[d.prompt] = build_turns(d.name, "It is sunny.")
     add_system(d.name, body)
     body["tools"] = TOOLS[d.name]
-    expected = require_prompt_tokens(d.read((await s.ask(d.path, body, feature="tools")).json()))
-    # No `feature`: a request that was answered without streaming must not be rejected
-    # as a stream.
-    streamed = await s.ask(d.path, {**body, "stream": True, **d.stream_options})
+    expected = require_prompt_tokens(
+        d.read((await s.request(d.path, body, feature="tools")).json())
+    )
+    # No `feature`: a request that succeeds without streaming must not be rejected with
+    # it.
+    streamed = await s.request(d.path, {**body, "stream": True, **d.stream_options})
     tokens = d.fold(streamed.body).prompt_tokens
     require(
         tokens == expected,
-        f"the stream has {tokens} prompt tokens, the non-streamed answer {expected}",
+        f"{tokens} prompt tokens with stream, {expected} without",
     )
 
 
 @on_every_dialect(
-    "All text parts of a content are part of the prompt.", only=lambda d: d.name in PARTS
+    "All text parts of a message are part of the prompt.", only=lambda d: d.name in PARTS
 )
 async def parts_count(s: Session, d: Dialect) -> None:
     counts: list[int] = []
@@ -129,8 +131,8 @@ async def parts_count(s: Session, d: Dialect) -> None:
         parts = [
             {"type": PARTS[d.name], "text": text} for text in ("Name a colour.", "apple " * words)
         ]
-        body = d.ask(s.model, "", 16, **{d.prompt: [{"role": "user", "content": parts}]})
-        counts.append(require_prompt_tokens(d.read((await s.ask(d.path, body)).json())))
+        body = d.build_request(s.model, "", 16, **{d.prompt: [{"role": "user", "content": parts}]})
+        counts.append(require_prompt_tokens(d.read((await s.request(d.path, body)).json())))
     require(
         counts[1] > counts[0] + 20,
         f"prompt tokens with 1 and 31 words in the second part: {counts}",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+from ..check_catalog import Area
 from ..rules.json_values import require
-from ..session import Area, Session
+from ..session import Session
 from .generation import STORY
 
 LLAMACPP = Area(
@@ -15,33 +16,42 @@ LLAMACPP = Area(
 )
 
 
-@LLAMACPP.check("`/props` has the model's context.")
+@LLAMACPP.check("`/props` returns `default_generation_settings`.")
 async def props(s: Session) -> None:
     reply = (await s.get("/props")).json()
-    require(reply.get("default_generation_settings"), f"props {sorted(reply)}")
+    require(reply.get("default_generation_settings"), f"the fields are {sorted(reply)}")
 
 
-@LLAMACPP.check("`/completion` answers with content and timings.")
+@LLAMACPP.check("`/completion` returns `content` and `tokens_predicted`.")
 async def completion(s: Session) -> None:
-    reply = (await s.ask("/completion", {"prompt": STORY, "n_predict": 8, "temperature": 0})).json()
-    require(reply["content"] and reply["tokens_predicted"] <= 8, f"it is {str(reply)[:200]}")
+    reply = (
+        await s.request("/completion", {"prompt": STORY, "n_predict": 8, "temperature": 0})
+    ).json()
+    require(
+        reply["content"] and reply["tokens_predicted"] <= 8, f"the response is {str(reply)[:200]}"
+    )
 
 
-@LLAMACPP.check("`/completion` streams what it answers.")
+@LLAMACPP.check(
+    "The concatenated text of a `/completion` stream equals the non-streamed `content`."
+)
 async def completion_stream(s: Session) -> None:
     body = {"prompt": STORY, "n_predict": 8, "temperature": 0, "seed": 1}
-    whole = (await s.ask("/completion", body)).json()["content"]
-    exchange = await s.ask("/completion", {**body, "stream": True})
+    expected = (await s.request("/completion", body)).json()["content"]
+    exchange = await s.request("/completion", {**body, "stream": True})
     pieces = [
         json.loads(line[6:])["content"]
         for line in exchange.body.decode().splitlines()
         if line.startswith("data: {")
     ]
-    require("".join(pieces) == whole, f"streamed {''.join(pieces)!r}, whole {whole!r}")
+    require(
+        "".join(pieces) == expected,
+        f"stream: {''.join(pieces)!r}, non-streamed: {expected!r}",
+    )
 
 
-@LLAMACPP.check("`/tokenize` and `/detokenize` are inverse.")
+@LLAMACPP.check("`/detokenize` is the inverse of `/tokenize`.")
 async def llamacpp_tokens(s: Session) -> None:
-    tokens = (await s.ask("/tokenize", {"content": "A dog."})).json()["tokens"]
-    reply = (await s.ask("/detokenize", {"tokens": tokens})).json()
-    require(reply["content"].strip() == "A dog.", f"it comes back as {reply['content']!r}")
+    tokens = (await s.request("/tokenize", {"content": "A dog."})).json()["tokens"]
+    reply = (await s.request("/detokenize", {"tokens": tokens})).json()
+    require(reply["content"].strip() == "A dog.", f"the text is returned as {reply['content']!r}")

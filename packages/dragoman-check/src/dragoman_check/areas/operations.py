@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 
+from ..check_catalog import Area
+from ..check_exceptions import Skipped
 from ..rules.json_values import require
-from ..session import Area, Session, Skipped
-from .vllm import VLLM_DOCS, ask_chat
+from ..session import Session
+from .vllm import VLLM_DOCS, request_chat
 
 OPERATIONS = Area("operations", claims=(), source=VLLM_DOCS)
 
 
-@OPERATIONS.check("`/health` is 200.", claims=("health",))
+@OPERATIONS.check("`/health` returns 200.", claims=("health",))
 async def health(s: Session) -> None:
     exchange = await s.get("/health")
     require(exchange.status == 200, f"status {exchange.status}")
@@ -29,14 +31,16 @@ async def get_metrics(s: Session) -> list[str]:
     return exchange.body.decode().splitlines()
 
 
-@OPERATIONS.check("`/metrics` is in Prometheus' text format.", claims=("metrics",))
+@OPERATIONS.check("`/metrics` is in the Prometheus text format.", claims=("metrics",))
 async def metrics_form(s: Session) -> None:
     lines = [line for line in await get_metrics(s) if line and not line.startswith("#")]
     wrong = [line for line in lines if not METRIC.fullmatch(line)]
-    require(lines and not wrong, f"{len(lines)} samples, malformed {wrong[:3]}")
+    require(lines and not wrong, f"{len(lines)} samples, malformed are {wrong[:3]}")
 
 
-@OPERATIONS.check("No metric is listed twice with the same labels.", claims=("metrics",))
+@OPERATIONS.check(
+    "`/metrics` has no duplicate samples (same name and labels).", claims=("metrics",)
+)
 async def metrics_once(s: Session) -> None:
     names = [
         line.rpartition(" ")[0]
@@ -44,11 +48,15 @@ async def metrics_once(s: Session) -> None:
         if line and not line.startswith("#")
     ]
     # `count` makes this quadratic, so a long list is not checked.
-    twice = {name for name in names if names.count(name) > 1} if len(names) < 5000 else set[str]()
-    require(not twice, f"twice: {sorted(twice)[:3]}")
+    duplicates = (
+        {name for name in names if names.count(name) > 1} if len(names) < 5000 else set[str]()
+    )
+    require(not duplicates, f"duplicates: {sorted(duplicates)[:3]}")
 
 
-@OPERATIONS.check("The token counters grow by exactly the usage.", claims=("metrics", "chat"))
+@OPERATIONS.check(
+    "The token counters increase by exactly the reported usage.", claims=("metrics", "chat")
+)
 async def metrics_tokens(s: Session) -> None:
     async def count(name: str) -> float | None:
         lines = [
@@ -62,14 +70,14 @@ async def metrics_tokens(s: Session) -> None:
     before = [await count(name) for name in names]
     if None in before:
         raise Skipped("the server has no such counters")
-    usage = (await ask_chat(s))["usage"]
+    usage = (await request_chat(s))["usage"]
     after = [await count(name) for name in names]
-    grown = [(b or 0) - (a or 0) for a, b in zip(before, after, strict=True)]
+    increases = [(b or 0) - (a or 0) for a, b in zip(before, after, strict=True)]
     expected = [usage["completion_tokens"], usage["prompt_tokens"]]
-    require(grown == expected, f"the counters grew by {grown}, the usage is {expected}")
+    require(increases == expected, f"the counters increased by {increases}, usage is {expected}")
 
 
-@OPERATIONS.check("`/version` has the version.", claims=("vllm", "health"), level="should")
+@OPERATIONS.check("`/version` returns the version.", claims=("vllm", "health"), level="should")
 async def version(s: Session) -> None:
     exchange = await s.get("/version")
     require(exchange.status == 200 and exchange.json().get("version"), f"status {exchange.status}")

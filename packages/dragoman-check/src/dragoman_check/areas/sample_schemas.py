@@ -1,4 +1,4 @@
-"""A schema that checks request, and the check of a JSON text against a schema."""
+"""A JSON Schema that checks request, and validation of output against a schema."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import json
 
 import jsonschema_rs
 
-from ..rules.json_values import Violation
-from ..session import Json
+from ..rules.json_values import JsonObject, Violation
 
 
-def check_schema(text: str, schema: Json) -> None:
+def check_schema(text: str, schema: JsonObject) -> None:
     try:
         jsonschema_rs.validate(schema, json.loads(text))
     except (jsonschema_rs.ValidationError, ValueError) as error:
         raise Violation(f"{text[:200]!r} does not match its schema: {str(error)[:200]}") from None
 
 
-PERSON: Json = {
+PERSON: JsonObject = {
     "type": "object",
     "properties": {
         "name": {"type": "string", "maxLength": 10},

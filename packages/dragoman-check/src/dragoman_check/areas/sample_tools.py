@@ -1,16 +1,15 @@
-"""Tools that checks offer, and the check of a call of one."""
+"""Tools that checks declare, and the check of a call of one."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..client_answer import ClientAnswer
 from ..dialects import CHAT
-from ..rules.json_values import require
-from ..session import Json
+from ..parsed_response import ParsedResponse
+from ..rules.json_values import JsonObject, require
 from .sample_schemas import check_schema
 
-WEATHER: Json = {
+WEATHER: JsonObject = {
     "type": "object",
     "properties": {
         "city": {"type": "string", "maxLength": 12},
@@ -19,12 +18,13 @@ WEATHER: Json = {
     "required": ["city", "unit"],
     "additionalProperties": False,
 }
-
-
-TIME: Json = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
-
-
-TOOLS: list[Json] = [
+TIME: JsonObject = {
+    "type": "object",
+    "properties": {},
+    "required": [],
+    "additionalProperties": False,
+}
+TOOLS: list[JsonObject] = [
     {
         "type": "function",
         "function": {
@@ -44,14 +44,8 @@ TOOLS: list[Json] = [
         },
     },
 ]
-
-
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
-
-
 QUESTION = "What is the weather in Rome, in celsius? Use the tool."
-
-
 CALL_MARKS = (
     "<tool_call",
     "[TOOL_CALLS]",
@@ -65,14 +59,16 @@ call leaves it in the text.
 """
 
 
-def build_tools(**fields: Any) -> Json:
-    return {**CHAT.ask("", QUESTION, 300), "tools": TOOLS, **fields}
+def build_tools(**fields: Any) -> JsonObject:
+    return {**CHAT.build_request("", QUESTION, 300), "tools": TOOLS, **fields}
 
 
-def check_call(answer: ClientAnswer, name: str = "get_weather", schema: Json = WEATHER) -> None:
+def check_call(
+    answer: ParsedResponse, name: str = "get_weather", schema: JsonObject = WEATHER
+) -> None:
     require(answer.calls, f"no tool call: the text is {answer.text[:80]!r}")
     called_name, arguments = answer.calls[0]
-    require(called_name == name, f"the call is of {called_name!r}")
+    require(called_name == name, f"the call is of {called_name!r}, not of {name!r}")
     check_schema(arguments, schema)
     leaked = [mark for mark in CALL_MARKS if mark in answer.text]
-    require(not leaked, f"the text has the call's markup {leaked}: {answer.text[:80]!r}")
+    require(not leaked, f"the text contains markup of the call {leaked}: {answer.text[:80]!r}")

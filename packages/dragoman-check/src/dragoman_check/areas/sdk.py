@@ -9,8 +9,11 @@ from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from ..check_catalog import Area
+from ..check_exceptions import Skipped
+from ..exchange import Exchange
 from ..rules.json_values import Violation, require
-from ..session import REFUSALS, Area, Exchange, Session, Skipped
+from ..session import REFUSALS, Session
 from .generation import ONE_MODEL, STORY
 
 if TYPE_CHECKING:
@@ -23,20 +26,20 @@ AREA = Area("sdk", claims=(), source="https://github.com/openai/openai-python")
 ANTHROPIC_SDK = "https://github.com/anthropics/anthropic-sdk-python"
 HELLO: list[Any] = [{"role": "user", "content": STORY}]
 TOKENS = 32
-"""Token limit of an answer."""
-OnOpenai = Callable[[Session, "openai.AsyncOpenAI"], Awaitable[None]]
-OnAnthropic = Callable[[Session, "anthropic.AsyncAnthropic"], Awaitable[None]]
+"""Output token limit of a request."""
+OpenaiCheck = Callable[[Session, "openai.AsyncOpenAI"], Awaitable[None]]
+AnthropicCheck = Callable[[Session, "anthropic.AsyncAnthropic"], Awaitable[None]]
 
 
-def by_openai(
+def with_openai(
     rule: str, claim: str, except_for: tuple[str, ...] = ()
-) -> Callable[[OnOpenai], None]:
+) -> Callable[[OpenaiCheck], None]:
     """Add the decorated function as a check that uses openai-python."""
 
-    def register(body: OnOpenai) -> None:
+    def register(body: OpenaiCheck) -> None:
         async def run(s: Session) -> None:
             async with open_openai(s) as client:
-                await judge(body(s, client), s)
+                await run_sdk_check(body(s, client), s)
 
         AREA.add(
             getattr(body, "__name__", "").replace("_", "-"),
@@ -49,15 +52,15 @@ def by_openai(
     return register
 
 
-def by_anthropic(
+def with_anthropic(
     rule: str, claim: str, except_for: tuple[str, ...] = ()
-) -> Callable[[OnAnthropic], None]:
+) -> Callable[[AnthropicCheck], None]:
     """Add the decorated function as a check that uses anthropic-python."""
 
-    def register(body: OnAnthropic) -> None:
+    def register(body: AnthropicCheck) -> None:
         async def run(s: Session) -> None:
             async with open_anthropic(s) as client:
-                await judge(body(s, client), s)
+                await run_sdk_check(body(s, client), s)
 
         name = getattr(body, "__name__", "").replace("_", "-")
         AREA.add(name, rule, run, claims=(claim,), source=ANTHROPIC_SDK, except_for=except_for)
@@ -65,7 +68,7 @@ def by_anthropic(
     return register
 
 
-async def judge(work: Awaitable[None], s: Session) -> None:
+async def run_sdk_check(work: Awaitable[None], s: Session) -> None:
     """Await a check. Any exception of the SDK becomes a Violation, or Skipped if the
     server rejects the feature.
     """
@@ -82,10 +85,10 @@ async def judge(work: Awaitable[None], s: Session) -> None:
 
 @asynccontextmanager
 async def open_openai(s: Session) -> AsyncGenerator[openai.AsyncOpenAI]:
-    need("openai")
-    import openai  # noqa: PLC0415 - an optional library
+    require_module("openai")
+    import openai  # noqa: PLC0415 - as above
 
-    record(s, f"openai-python {openai.__version__}")
+    record_use(s, f"openai-python {openai.__version__}")
     url = f"{s.target.url}/v1"
     key = s.target.api_key or "none"
     async with openai.AsyncOpenAI(
@@ -96,10 +99,10 @@ async def open_openai(s: Session) -> AsyncGenerator[openai.AsyncOpenAI]:
 
 @asynccontextmanager
 async def open_anthropic(s: Session) -> AsyncGenerator[anthropic.AsyncAnthropic]:
-    need("anthropic")
+    require_module("anthropic")
     import anthropic  # noqa: PLC0415 - as above
 
-    record(s, f"anthropic-python {anthropic.__version__}")
+    record_use(s, f"anthropic-python {anthropic.__version__}")
     url = s.target.url
     key = s.target.api_key or "none"
     async with anthropic.AsyncAnthropic(
@@ -108,12 +111,12 @@ async def open_anthropic(s: Session) -> AsyncGenerator[anthropic.AsyncAnthropic]
         yield client
 
 
-def need(module: str) -> None:
+def require_module(module: str) -> None:
     if find_spec(module) is None:
         raise Skipped(f"{module} is not installed")
 
 
-def record(s: Session, name: str) -> None:
+def record_use(s: Session, name: str) -> None:
     """Count three requests in advance, and add an exchange without a body: the SDK's
     own requests are not recorded.
     """
@@ -122,7 +125,9 @@ def record(s: Session, name: str) -> None:
     s.exchanges.append(Exchange("SDK", name, b""))
 
 
-@by_openai("openai-python's stream helper puts a chat together, equal to the whole answer.", "chat")
+@with_openai(
+    "The chat stream helper of openai-python returns the text of the non-streamed response.", "chat"
+)
 async def chat_stream(s: Session, client: openai.AsyncOpenAI) -> None:
     fields: Any = {
         "model": s.model,
@@ -136,15 +141,16 @@ async def chat_stream(s: Session, client: openai.AsyncOpenAI) -> None:
             pass
         snapshot = events.current_completion_snapshot
     create: Any = client.chat.completions.create
-    wholes: list[ChatCompletion] = [await create(**fields) for _ in range(2)]
-    texts = [reply.choices[0].message.content or "" for reply in wholes]
+    replies: list[ChatCompletion] = [await create(**fields) for _ in range(2)]
+    texts = [reply.choices[0].message.content or "" for reply in replies]
     streamed = snapshot.choices[0].message.content or ""
     require(
-        texts[0] != texts[1] or streamed == texts[0], f"streamed {streamed!r}, whole {texts[0]!r}"
+        texts[0] != texts[1] or streamed == texts[0],
+        f"stream: {streamed!r}, non-streamed: {texts[0]!r}",
     )
 
 
-@by_openai("openai-python reads the chunks of completions.", "completions")
+@with_openai("openai-python parses the chunks of a Completions stream.", "completions")
 async def completions_stream(s: Session, client: openai.AsyncOpenAI) -> None:
     pieces: list[str] = []
     stream = await client.completions.create(
@@ -152,10 +158,12 @@ async def completions_stream(s: Session, client: openai.AsyncOpenAI) -> None:
     )
     async for chunk in stream:
         pieces += [choice.text for choice in chunk.choices]
-    require("".join(pieces), "no text")
+    require("".join(pieces), "the stream has no text")
 
 
-@by_openai("openai-python's stream helper puts a response together.", "responses")
+@with_openai(
+    "The Responses stream helper of openai-python returns a final response with text.", "responses"
+)
 async def responses_stream(s: Session, client: openai.AsyncOpenAI) -> None:
     async with client.responses.stream(
         model=s.model, input="Name a colour.", temperature=0, store=False
@@ -166,35 +174,36 @@ async def responses_stream(s: Session, client: openai.AsyncOpenAI) -> None:
     require(final.output_text, "the final response has no text")
 
 
-@by_openai("openai-python reads a whole response.", "responses")
+@with_openai("openai-python parses a non-streamed response of the Responses API.", "responses")
 async def responses_whole(s: Session, client: openai.AsyncOpenAI) -> None:
     reply = await client.responses.create(
         model=s.model, input="Name a colour.", temperature=0, store=False
     )
-    require(reply.output_text and reply.usage, "no text or no usage")
+    require(reply.output_text and reply.usage, "the response has no text or no usage")
 
 
-@by_openai("openai-python reads embeddings, which it asks for in base64.", "embeddings")
+@with_openai("openai-python parses embeddings, which it requests as base64.", "embeddings")
 async def embeddings(s: Session, client: openai.AsyncOpenAI) -> None:
-    # A server whose model generates text may have no embeddings: `ask` raises Skipped
-    # then.
-    await s.ask(
+    # A server whose model generates text may have no embeddings: this raises Skipped.
+    await s.request(
         "/v1/embeddings",
         {"model": s.model, "input": ["a", "b"]},
         feature="embeddings of this model",
     )
     reply = await client.embeddings.create(model=s.model, input=["a", "b"])
-    require(len(reply.data) == 2 and len(reply.data[0].embedding) > 1, "no vectors")
+    require(
+        len(reply.data) == 2 and len(reply.data[0].embedding) > 1, "the response has no vectors"
+    )
 
 
-@by_openai("openai-python lists the models.", "models")
+@with_openai("openai-python lists the models.", "models")
 async def models(s: Session, client: openai.AsyncOpenAI) -> None:
     model_ids = [model.id async for model in client.models.list()]
     require(s.model in model_ids, f"the models are {model_ids}")
 
 
-@by_openai(
-    "openai-python raises NotFoundError (or BadRequestError) for an unknown model.",
+@with_openai(
+    "openai-python raises NotFoundError or BadRequestError for an unknown model.",
     "chat",
     ONE_MODEL,
 )
@@ -209,7 +218,7 @@ async def error_class(_: Session, client: openai.AsyncOpenAI) -> None:
     raise Violation("the SDK raises no exception")
 
 
-@by_openai("openai-python puts a forced tool call together from a stream.", "chat")
+@with_openai("openai-python accumulates a streamed tool call.", "chat")
 async def chat_tools(s: Session, client: openai.AsyncOpenAI) -> None:
     function: Any = {"name": "get_time", "parameters": {"type": "object", "properties": {}}}
     fields: Any = {
@@ -225,8 +234,8 @@ async def chat_tools(s: Session, client: openai.AsyncOpenAI) -> None:
     require([call.function.name for call in calls] == ["get_time"], f"the calls are {calls}")
 
 
-@by_anthropic(
-    "anthropic-python's stream helper puts a message together, equal to the whole answer.",
+@with_anthropic(
+    "The stream helper of anthropic-python returns the text of the non-streamed response.",
     "messages",
 )
 async def messages_stream(s: Session, client: anthropic.AsyncAnthropic) -> None:
@@ -238,26 +247,27 @@ async def messages_stream(s: Session, client: anthropic.AsyncAnthropic) -> None:
     }
     async with client.messages.stream(**fields) as events:
         final = await events.get_final_message()
-    wholes: list[Message] = [await client.messages.create(**fields) for _ in range(2)]
+    replies: list[Message] = [await client.messages.create(**fields) for _ in range(2)]
     texts = [
         "".join(block.text for block in message.content if block.type == "text")
-        for message in (final, *wholes)
+        for message in (final, *replies)
     ]
-    require(texts[0], "no text")
+    require(texts[0], "the stream has no text")
     require(
-        texts[1] != texts[2] or texts[0] == texts[1], f"streamed {texts[0]!r}, whole {texts[1]!r}"
+        texts[1] != texts[2] or texts[0] == texts[1],
+        f"stream: {texts[0]!r}, non-streamed: {texts[1]!r}",
     )
-    require(final.usage.output_tokens > 0, f"usage {final.usage}")
+    require(final.usage.output_tokens > 0, f"usage is {final.usage}")
 
 
-@by_anthropic("anthropic-python counts tokens.", "count-tokens")
+@with_anthropic("anthropic-python counts tokens.", "count-tokens")
 async def messages_count(s: Session, client: anthropic.AsyncAnthropic) -> None:
     reply = await client.messages.count_tokens(model=s.model, messages=HELLO)
     require(reply.input_tokens > 0, f"input_tokens is {reply.input_tokens}")
 
 
-@by_anthropic(
-    "anthropic-python raises NotFoundError (or BadRequestError) for an unknown model.",
+@with_anthropic(
+    "anthropic-python raises NotFoundError or BadRequestError for an unknown model.",
     "messages",
     ONE_MODEL,
 )
@@ -271,7 +281,7 @@ async def messages_error_class(_: Session, client: anthropic.AsyncAnthropic) -> 
     raise Violation("the SDK raises no exception")
 
 
-@by_anthropic("anthropic-python puts a forced tool call together from a stream.", "messages")
+@with_anthropic("anthropic-python accumulates a streamed tool call.", "messages")
 async def messages_tools(s: Session, client: anthropic.AsyncAnthropic) -> None:
     tools: Any = [{"name": "get_time", "input_schema": {"type": "object", "properties": {}}}]
     choice: Any = {"type": "tool", "name": "get_time"}

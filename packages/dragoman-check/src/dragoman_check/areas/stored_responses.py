@@ -4,46 +4,52 @@ from __future__ import annotations
 
 import asyncio
 
+from ..check_catalog import Area
+from ..check_exceptions import Skipped
 from ..dialects import RESPONSES
-from ..rules.json_values import require
-from ..session import Area, Json, Session, Skipped
+from ..rules.json_values import JsonObject, require
+from ..session import Session
 from ..sse import parse_chunks
-from .generation import STORY, ask_whole
-from .responses import PATH, ask
+from .generation import STORY, request_unstreamed
+from .responses import PATH, request_response
 
 STATE_DOCS = "https://platform.openai.com/docs/guides/conversation-state"
-
-
 STATE = Area("state", claims=("responses", "state"), source=STATE_DOCS)
 
 
-async def share_stored(s: Session) -> Json:
-    async def build() -> Json:
-        reply = await ask(s, "store", store=True)
+async def share_stored(s: Session) -> JsonObject:
+    async def build() -> JsonObject:
+        reply = await request_response(s, "store", store=True)
         exchange = await s.get(f"{PATH}/{reply['id']}")
-        # A server that stores nothing also answers with 200; only reading the response
-        # back shows it.
+        # A server that stores nothing also returns 200; only a GET shows it.
         if exchange.status != 200 and s.target.profile == "auto":
-            raise Skipped(f"the server does not store responses: GET is a {exchange.status}")
+            raise Skipped(
+                f"the server does not store responses: GET returns status {exchange.status}"
+            )
         return reply
 
     return await s.share("state.stored", build)
 
 
-@STATE.check("A stored response is returned as it was.")
+@STATE.check("A stored response is returned unchanged.")
 async def retrieve(s: Session) -> None:
     reply = await share_stored(s)
     exchange = await s.get(f"{PATH}/{reply['id']}")
     require(exchange.status == 200, f"status {exchange.status}")
     stored = exchange.json()
     for name in ("id", "output", "status", "usage", "created_at"):
-        require(stored[name] == reply[name], f"{name} is {stored[name]!r}, it was {reply[name]!r}")
+        require(
+            stored[name] == reply[name],
+            f"stored {name} is {stored[name]!r}, returned was {reply[name]!r}",
+        )
 
 
-@STATE.check("A streamed response is stored, too, as its last event has it.")
+@STATE.check("A streamed response is stored with the output of its last event.")
 async def retrieve_streamed(s: Session) -> None:
     await share_stored(s)
-    exchange = await s.ask(PATH, {**RESPONSES.ask_stream(s.model, STORY, 24), "store": True})
+    exchange = await s.request(
+        PATH, {**RESPONSES.build_stream_request(s.model, STORY, 24), "store": True}
+    )
     last = parse_chunks(exchange.body)[-1]["response"]
     stored = await s.get(f"{PATH}/{last['id']}")
     require(
@@ -52,45 +58,51 @@ async def retrieve_streamed(s: Session) -> None:
     )
 
 
-@STATE.check("With `store: false` nothing is stored.")
+@STATE.check("A response with `store: false` is not stored.")
 async def store_false(s: Session) -> None:
     await share_stored(s)
-    reply = await ask(s, store=False)
+    reply = await request_response(s, store=False)
     exchange = await s.get(f"{PATH}/{reply['id']}")
     require(exchange.status == 404, f"status {exchange.status}")
 
 
-@STATE.check("`previous_response_id` puts the earlier turns into the prompt.")
+@STATE.check("`previous_response_id` adds the earlier turns to the prompt.")
 async def continue_response(s: Session) -> None:
     first = await share_stored(s)
-    alone = await ask(s, input="Go on.")
-    second = await ask(s, input="Go on.", previous_response_id=first["id"])
+    alone = await request_response(s, input="Go on.")
+    second = await request_response(s, input="Go on.", previous_response_id=first["id"])
     require(
-        second["previous_response_id"] == first["id"], f"it is {second['previous_response_id']!r}"
+        second["previous_response_id"] == first["id"],
+        f"previous_response_id is {second['previous_response_id']!r}",
     )
     counts = second["usage"]["input_tokens"], alone["usage"]["input_tokens"]
-    # The prompt also has the first turn's question and answer.
-    require(counts[0] >= counts[1] + 10, f"{counts[0]} input tokens, alone {counts[1]}")
+    # The prompt also contains the input and the output of the first turn.
+    require(
+        counts[0] >= counts[1] + 10,
+        f"{counts[0]} input tokens, {counts[1]} without previous_response_id",
+    )
 
 
-@STATE.check("Earlier `instructions` do not apply to the next response.")
+@STATE.check("`instructions` of an earlier response do not apply to the next response.")
 async def continue_without_instructions(s: Session) -> None:
     await share_stored(s)
     counts: list[int] = []
     for instructions in ("Be brief.", "apple " * 60):
-        first = await ask(s, store=True, input="Hi", instructions=instructions)
-        second = await ask(
+        first = await request_response(s, store=True, input="Hi", instructions=instructions)
+        second = await request_response(
             s, input="Go on.", previous_response_id=first["id"], max_output_tokens=16
         )
-        # The length of the first answer differs, so it is subtracted from the count.
+        # The lengths of the first responses differ, so they are subtracted.
         counts.append(second["usage"]["input_tokens"] - first["usage"]["output_tokens"])
     require(
         abs(counts[0] - counts[1]) < 20,
-        f"60 words more of earlier instructions: {counts} input tokens",
+        f"input tokens after instructions of 2 and 60 words: {counts}",
     )
 
 
-@STATE.check("The input items of a response are listed, each with id and type.")
+@STATE.check(
+    "`GET /v1/responses/{id}/input_items` lists the input items, each with `id` and `type`."
+)
 async def input_items(s: Session) -> None:
     reply = await share_stored(s)
     exchange = await s.get(f"{PATH}/{reply['id']}/input_items")
@@ -103,41 +115,41 @@ async def input_items(s: Session) -> None:
         require(name in page, f"the page has no {name}")
 
 
-@STATE.check("A deleted response is gone.")
+@STATE.check("A deleted response returns 404.")
 async def delete(s: Session) -> None:
     await share_stored(s)
-    reply = await ask(s, store=True)
+    reply = await request_response(s, store=True)
     exchange = await s.send("DELETE", f"{PATH}/{reply['id']}")
     require(exchange.status == 200, f"status {exchange.status}")
-    require(exchange.json().get("deleted") is True, f"the answer is {exchange.json()}")
+    require(exchange.json().get("deleted") is True, f"the response is {exchange.json()}")
     for method in ("GET", "DELETE"):
         again = await s.send(method, f"{PATH}/{reply['id']}")
-        require(again.status == 404, f"{method} afterwards is a {again.status}")
+        require(again.status == 404, f"{method} after the deletion returns status {again.status}")
         RESPONSES.check_error(again.json())
 
 
-@STATE.check("A deleted response cannot be continued.")
+@STATE.check("A deleted response is rejected as `previous_response_id`.")
 async def continue_deleted(s: Session) -> None:
     await share_stored(s)
-    reply = await ask(s, store=True)
+    reply = await request_response(s, store=True)
     await s.send("DELETE", f"{PATH}/{reply['id']}")
     exchange = await s.post(
-        PATH, RESPONSES.ask(s.model, "Go on.", 16, previous_response_id=reply["id"])
+        PATH, RESPONSES.build_request(s.model, "Go on.", 16, previous_response_id=reply["id"])
     )
     require(exchange.status in (400, 404), f"status {exchange.status}")
     require(b"previous_response" in exchange.body, f"the error is {exchange.message()!r}")
 
 
-@STATE.check("Of concurrent deletions of a response exactly one succeeds.")
+@STATE.check("Exactly one of several concurrent deletions of a response succeeds.")
 async def delete_once(s: Session) -> None:
     await share_stored(s)
-    reply = await ask(s, store=True)
+    reply = await request_response(s, store=True)
     exchanges = await asyncio.gather(*(s.send("DELETE", f"{PATH}/{reply['id']}") for _ in range(5)))
     statuses = sorted(exchange.status for exchange in exchanges)
-    require(statuses == [200, 404, 404, 404, 404], f"statuses {statuses}")
+    require(statuses == [200, 404, 404, 404, 404], f"the statuses are {statuses}")
 
 
-@STATE.check("An unknown response is a 404 with an error body.")
+@STATE.check("An unknown response returns 404 and an error body.")
 async def unknown(s: Session) -> None:
     await share_stored(s)
     exchange = await s.get(f"{PATH}/resp_unknown")
@@ -145,7 +157,7 @@ async def unknown(s: Session) -> None:
     RESPONSES.check_error(exchange.json())
 
 
-@STATE.check("A response that did not run in the background cannot be cancelled.")
+@STATE.check("Cancelling a response that did not run in the background is rejected.")
 async def cancel_synchronous(s: Session) -> None:
     reply = await share_stored(s)
     exchange = await s.post(f"{PATH}/{reply['id']}/cancel", {})
@@ -153,7 +165,8 @@ async def cancel_synchronous(s: Session) -> None:
 
 
 @STATE.check(
-    "`/v1/responses/input_tokens` counts what the usage of the same request will be.",
+    "`/v1/responses/input_tokens` returns the `input_tokens` that usage reports for the "
+    "same request.",
     claims=("input-tokens",),
 )
 async def input_tokens(s: Session) -> None:
@@ -161,7 +174,8 @@ async def input_tokens(s: Session) -> None:
     if exchange.status in (400, 404, 405) and s.target.profile == "auto":
         raise Skipped(f"the server does not count tokens: {exchange.message()}")
     require(exchange.status == 200, f"status {exchange.status}: {exchange.message()}")
-    expected = (await ask_whole(s, RESPONSES)).json()["usage"]["input_tokens"]
+    expected = (await request_unstreamed(s, RESPONSES)).json()["usage"]["input_tokens"]
     require(
-        exchange.json()["input_tokens"] == expected, f"counted {exchange.json()}, usage {expected}"
+        exchange.json()["input_tokens"] == expected,
+        f"the count is {exchange.json()}, usage reports {expected}",
     )

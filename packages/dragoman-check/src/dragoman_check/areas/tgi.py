@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ..check_catalog import Area
 from ..rules import tgi
 from ..rules.json_values import require
-from ..session import Area, Session
+from ..session import Session
 from .generation import STORY
 
 TGI = Area(
@@ -17,10 +18,12 @@ TGI = Area(
 
 async def generate_tgi(s: Session, path: str = "/generate", **fields: Any) -> bytes:
     parameters = {"max_new_tokens": 12, "details": True, "do_sample": False, **fields}
-    return (await s.ask(path, {"model": s.model, "inputs": STORY, "parameters": parameters})).body
+    return (
+        await s.request(path, {"model": s.model, "inputs": STORY, "parameters": parameters})
+    ).body
 
 
-@TGI.check("`/generate` has the text and details.")
+@TGI.check("`/generate` returns `generated_text` and `details`.")
 async def tgi_form(s: Session) -> None:
     reply = json.loads(await generate_tgi(s))
     tgi.check_object(reply)
@@ -30,17 +33,19 @@ async def tgi_form(s: Session) -> None:
     )
 
 
-@TGI.check("The tokens of `/generate_stream` add up to its text, which is that of `/generate`.")
+@TGI.check(
+    "The concatenated tokens of `/generate_stream` equal its text and the text of `/generate`."
+)
 async def tgi_stream(s: Session) -> None:
-    whole = json.loads(await generate_tgi(s))["generated_text"]
+    expected = json.loads(await generate_tgi(s))["generated_text"]
     events = tgi.check_stream(await generate_tgi(s, "/generate_stream"))
     require(
-        events[-1]["generated_text"] == whole,
-        f"streamed {events[-1]['generated_text']!r}, whole {whole!r}",
+        events[-1]["generated_text"] == expected,
+        f"stream: {events[-1]['generated_text']!r}, non-streamed: {expected!r}",
     )
 
 
-@TGI.check("Invalid parameters are rejected in TGI's form.")
+@TGI.check("Invalid parameters are rejected with TGI's error body.")
 async def tgi_rejects(s: Session) -> None:
     exchange = await s.post(
         "/generate", {"model": s.model, "inputs": STORY, "parameters": {"max_new_tokens": -1}}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..client_answer import read_message
+from ..check_catalog import Area
 from ..dialects import MESSAGES
+from ..parsed_response import read_message
 from ..rules.json_values import require
-from ..session import Area, Session
-from .generation import STORY, ask_whole
+from ..session import Session
+from .generation import STORY, request_unstreamed
 from .messages import PATH, TOOLS
 
 COUNTING = Area(
@@ -19,38 +20,43 @@ COUNTING = Area(
 
 
 async def count(s: Session, **fields: Any) -> int:
-    body = {**MESSAGES.ask(s.model, STORY), **fields}
+    body = {**MESSAGES.build_request(s.model, STORY), **fields}
     for name in ("max_tokens", "temperature"):
         # The counting endpoint has no sampling fields, and rejects unknown ones.
         body.pop(name, None)
-    exchange = await s.ask(f"{PATH}/count_tokens", body, feature="token counts of this model")
+    exchange = await s.request(f"{PATH}/count_tokens", body, feature="token counts of this model")
     tokens: object = exchange.json().get("input_tokens")
-    require(isinstance(tokens, int), f"the answer is {exchange.body[:200]!r}")
+    require(isinstance(tokens, int), f"the response is {exchange.body[:200]!r}")
     return int(str(tokens))
 
 
-@COUNTING.check("The count is what the usage of the same request will be.")
+@COUNTING.check(
+    "`input_tokens` equals the input token count that usage reports for the same request."
+)
 async def equals_usage(s: Session) -> None:
     expected, counted = (
-        read_message((await ask_whole(s, MESSAGES)).json()).prompt_tokens,
+        read_message((await request_unstreamed(s, MESSAGES)).json()).prompt_tokens,
         await count(s),
     )
-    require(counted == expected, f"counted {counted}, usage {expected}")
+    require(counted == expected, f"the count is {counted}, usage reports {expected}")
 
 
-@COUNTING.check("The count covers `system`.")
+@COUNTING.check("The count includes `system`.")
 async def counts_system(s: Session) -> None:
     plain, with_system = await count(s), await count(s, system="apple " * 30)
-    require(with_system >= plain + 25, f"30 words of system: {plain} and {with_system}")
+    require(
+        with_system >= plain + 25,
+        f"the count is {with_system} with 30 words of system, {plain} without",
+    )
 
 
-@COUNTING.check("The count covers the tools.")
+@COUNTING.check("The count includes tool definitions.")
 async def counts_tools(s: Session) -> None:
     plain, with_tools = await count(s), await count(s, tools=TOOLS)
-    require(with_tools >= plain + 20, f"two tools: {plain} and {with_tools}")
+    require(with_tools >= plain + 20, f"the count is {with_tools} with two tools, {plain} without")
 
 
-@COUNTING.check("An invalid request is rejected in Anthropic's form.")
+@COUNTING.check("An invalid request is rejected with Anthropic's error body.")
 async def rejects(s: Session) -> None:
     exchange = await s.post(
         f"{PATH}/count_tokens", {"model": s.model, "messages": [{"role": "user", "content": 5}]}

@@ -6,26 +6,25 @@ statistics.
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import msgspec
-import typer
 
-from dragoman.commands.options import (
-    build_api_key_option,
+from dragoman_cli import (
+    Argument,
+    Option,
     build_command,
-    build_extra_body_option,
     print_warning,
     read_file,
     show_progress,
 )
 
-from .workload import WORKLOAD_PANEL, WorkloadOptions, build_slo_option, load_workload, read_slo
+from .server_options import build_api_key_option, build_extra_body_option
+from .workload import WORKLOAD_GROUP, WorkloadOptions, build_slo_option, load_workload, read_slo
 
 if TYPE_CHECKING:
     from dragoman_check.load.load_statistics import Slo
@@ -33,15 +32,17 @@ if TYPE_CHECKING:
     from ..load.bench_report import BenchReport
     from ..load.bench_run import Run
 
-LOAD_PANEL = "Load"
-SERVER_PANEL = "Server"
-OUTPUT_PANEL = "Output"
+LOAD_GROUP = "Load"
+SERVER_GROUP = "Server"
+OUTPUT_GROUP = "Output"
 DIALECT_NAMES = ("completions", "chat", "responses", "messages", "ollama")
-HELP = """Measure a server under a load: time to the first token, time between tokens, latency, goodput.
+HELP = """Measure a server under a load: time to the first token, time between tokens, latency,
+goodput.
 
-URL is the server's, TRACE the load as for `simulate`: a file, poisson (the default), bursts or sessions. Its requests
-are sent at their times, or with --concurrency by that many clients, one after the other. With --compare, the arguments
-are two logs of `bench`, or of a tool that `calibrate` reads.
+URL is the server's, TRACE the load as for `simulate`: a file, poisson (the default),
+bursts or sessions. Its requests are sent at their times, or with --concurrency by that
+many clients, one after the other. With --compare, the arguments are two logs of
+`bench`, or of a tool that `calibrate` reads.
 """
 
 
@@ -50,75 +51,67 @@ class BenchOptions(WorkloadOptions):
     """Options of `dragoman bench`; None means not set."""
 
     arguments: Annotated[
-        list[str],
-        typer.Argument(metavar="URL [TRACE]", help="The server, and the load.", show_default=False),
+        tuple[str, ...],
+        Argument(metavar="URL [TRACE]", help="The server, and the load."),
     ]
     compare: Annotated[
-        bool, typer.Option("--compare", help="Compare two logs: --compare BEFORE AFTER.")
+        bool, Option("--compare", help="Compare two logs: --compare BEFORE AFTER.")
     ] = False
     num_prompts: Annotated[
         int,
-        typer.Option(
+        Option(
             help="Number of requests (or conversations) to generate.",
-            rich_help_panel=WORKLOAD_PANEL,
-            min=1,
+            group=WORKLOAD_GROUP,
+            minimum=1,
         ),
     ] = 100
     concurrency: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="A closed loop of this many clients; the trace's times do not count.",
-            rich_help_panel=LOAD_PANEL,
-            show_default=False,
-            min=1,
+            group=LOAD_GROUP,
+            minimum=1,
         ),
     ] = None
     warmup: Annotated[
         int,
-        typer.Option(
-            help="Requests before those that are measured.", rich_help_panel=LOAD_PANEL, min=0
-        ),
+        Option(help="Requests before those that are measured.", group=LOAD_GROUP, minimum=0),
     ] = 1
 
     dialect: Annotated[
         str,
-        typer.Option(help=f"The API: {', '.join(DIALECT_NAMES)}.", rich_help_panel=SERVER_PANEL),
+        Option(help=f"The API: {', '.join(DIALECT_NAMES)}.", group=SERVER_GROUP),
     ] = "completions"
     model: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Model name; by default the first one.",
-            rich_help_panel=SERVER_PANEL,
-            show_default=False,
+            group=SERVER_GROUP,
         ),
     ] = None
-    api_key: Annotated[str | None, build_api_key_option(SERVER_PANEL, "API key of the server.")] = (
+    api_key: Annotated[str | None, build_api_key_option(SERVER_GROUP, "API key of the server.")] = (
         None
     )
-    extra_body: Annotated[str, build_extra_body_option(SERVER_PANEL)] = "{}"
+    extra_body: Annotated[str, build_extra_body_option(SERVER_GROUP)] = "{}"
 
-    slo: Annotated[list[str], build_slo_option(OUTPUT_PANEL)] = field(default_factory=list[str])
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT_PANEL)
-    ] = False
+    slo: Annotated[tuple[str, ...], build_slo_option(OUTPUT_GROUP)] = ()
+    json: Annotated[bool, Option("--json", help="Print JSON.", group=OUTPUT_GROUP)] = False
     save_detailed: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Write each request as JSON Lines: a log for `calibrate` and --compare, a trace "
             "for `simulate` and "
             "`plan`.",
-            rich_help_panel=OUTPUT_PANEL,
-            show_default=False,
+            group=OUTPUT_GROUP,
         ),
     ] = None
     plots: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Write plots to this .png, .svg, .pdf or .html file (requires the extra `plots`).",
-            rich_help_panel=OUTPUT_PANEL,
-            show_default=False,
+            group=OUTPUT_GROUP,
         ),
     ] = None
 
@@ -146,7 +139,8 @@ def _run_bench(options: BenchOptions) -> None:
             raise ValueError(
                 f"--dialect: must be one of {', '.join(DIALECT_NAMES)}, not {options.dialect!r}"
             )
-        _measure(options, options.arguments[0], slo)
+        url, trace = (*options.arguments, "poisson")[:2]
+        _measure(options, url, trace, slo)
         return
     from ..load.bench_comparison import render_comparison  # noqa: PLC0415
     from ..load.bench_report import build_bench_report  # noqa: PLC0415
@@ -160,21 +154,21 @@ def _run_bench(options: BenchOptions) -> None:
         _draw(options.plots, [before, after], slo)
     if options.json:
         pair = {"before": reports[0], "after": reports[1]}
-        typer.echo(msgspec.json.format(msgspec.json.encode(pair), indent=2))
+        click.echo(msgspec.json.format(msgspec.json.encode(pair), indent=2))
     else:
-        typer.echo(render_comparison((before.name, reports[0]), (after.name, reports[1])), nl=False)
+        click.echo(render_comparison((before.name, reports[0]), (after.name, reports[1])), nl=False)
 
 
-def _measure(options: BenchOptions, url: str, slo: Slo | None) -> None:
+def _measure(options: BenchOptions, url: str, trace: str, slo: Slo | None) -> None:
     """Send the workload to the server, and print the report."""
-    from ..load.bench_report import build_bench_report, build_bench_table, render_bench_report  # noqa: PLC0415
+    import asyncio  # noqa: PLC0415 - `--help` does not need it
+
+    from ..load.bench_report import build_bench_report, render_bench_report  # noqa: PLC0415
     from ..load.bench_run import Run, encode_log  # noqa: PLC0415
     from ..load.load_driver import Target, drive_server  # noqa: PLC0415
     from ..load.logs.measured_log import build_log  # noqa: PLC0415
 
-    workload = load_workload(
-        options.arguments[1] if len(options.arguments) > 1 else "poisson", options
-    )
+    workload = load_workload(trace, options)
     target = Target(url, options.model, options.api_key, options.extra_body, options.dialect)
     with show_progress("requests completed", len(workload)) as tick:
         result = asyncio.run(
@@ -200,16 +194,9 @@ def _measure(options: BenchOptions, url: str, slo: Slo | None) -> None:
     heading = f"server           {url} ({result.model}), {options.dialect}, {loop} loop"
     if options.json:
         file = _BenchFile(url, result.model, options.dialect, loop, report)
-        typer.echo(msgspec.json.format(msgspec.json.encode(file), indent=2))
-    elif not sys.stdout.isatty():
-        typer.echo(f"{heading}\n{render_bench_report(report)}", nl=False)
+        click.echo(msgspec.json.format(msgspec.json.encode(file), indent=2))
     else:
-        from rich.console import Console  # noqa: PLC0415
-
-        lines, table = build_bench_table(report)
-        console = Console(highlight=False)
-        console.print("\n".join([heading, *lines]), markup=False)
-        console.print(table)
+        click.echo(f"{heading}\n{render_bench_report(report)}", nl=False)
 
 
 def _draw(path: str, runs: Sequence[Run], slo: Slo | None) -> None:
@@ -218,4 +205,10 @@ def _draw(path: str, runs: Sequence[Run], slo: Slo | None) -> None:
     draw_benchmark(path, runs, slo)
 
 
-bench = build_command(BenchOptions, _run_bench, about=HELP)
+COMMAND = build_command(
+    "bench",
+    BenchOptions,
+    _run_bench,
+    help=HELP,
+    short_help="Measure the latencies of a server under a load.",
+)

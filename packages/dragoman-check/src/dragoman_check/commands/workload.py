@@ -10,17 +10,16 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-from typer.models import OptionInfo
+import click
 
-from dragoman.commands.options import read_file
+from dragoman_cli import Option, read_file
 
 if TYPE_CHECKING:
     from dragoman_check.load.load_statistics import Slo
 
     from ..load.workload import WorkloadRequest
 
-WORKLOAD_PANEL = "Workload"
+WORKLOAD_GROUP = "Workload"
 SYNTHETIC_KINDS = ("poisson", "bursts", "sessions")
 
 
@@ -30,98 +29,94 @@ class WorkloadOptions:
 
     num_prompts: Annotated[
         int,
-        typer.Option(
+        Option(
             help="Number of requests (or conversations) to generate.",
-            rich_help_panel=WORKLOAD_PANEL,
-            min=1,
+            group=WORKLOAD_GROUP,
+            minimum=1,
         ),
     ] = 1000
     request_rate: Annotated[
         float,
-        typer.Option(
+        Option(
             help="Arrival rate: requests (or conversations) per second.",
-            rich_help_panel=WORKLOAD_PANEL,
+            group=WORKLOAD_GROUP,
         ),
     ] = 1.0
     burstiness: Annotated[
         float,
-        typer.Option(
+        Option(
             help="Burstiness factor as in vllm bench: 1 is a Poisson process, below 1 is burstier.",
-            rich_help_panel=WORKLOAD_PANEL,
+            group=WORKLOAD_GROUP,
         ),
     ] = 1.0
     input_len: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="LENGTH",
             help="Prompt (or turn) length in tokens: 512, 100-900 or lognormal:400,0.8,8192 "
             "(median, sigma, maximum).",
-            rich_help_panel=WORKLOAD_PANEL,
+            group=WORKLOAD_GROUP,
         ),
     ] = "lognormal:400,0.8,8192"
     output_len: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="LENGTH",
             help="Output length in tokens, in the same format.",
-            rich_help_panel=WORKLOAD_PANEL,
+            group=WORKLOAD_GROUP,
         ),
     ] = "lognormal:200,0.7,2048"
     burst_size: Annotated[
-        int, typer.Option(help="Number of requests per burst.", rich_help_panel=WORKLOAD_PANEL)
+        int, Option(help="Number of requests per burst.", group=WORKLOAD_GROUP)
     ] = 50
-    burst_every: Annotated[
-        float, typer.Option(help="Seconds between bursts.", rich_help_panel=WORKLOAD_PANEL)
-    ] = 30.0
+    burst_every: Annotated[float, Option(help="Seconds between bursts.", group=WORKLOAD_GROUP)] = (
+        30.0
+    )
     turns: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="LENGTH",
             help="Number of turns per conversation.",
-            rich_help_panel=WORKLOAD_PANEL,
+            group=WORKLOAD_GROUP,
         ),
     ] = "2-8"
     think_time: Annotated[
         float,
-        typer.Option(help="Mean seconds between turns.", rich_help_panel=WORKLOAD_PANEL, min=0),
+        Option(help="Mean seconds between turns.", group=WORKLOAD_GROUP, minimum=0),
     ] = 5.0
     system_tokens: Annotated[
         int,
-        typer.Option(
+        Option(
             help="Length of the shared system prompt in tokens.",
-            rich_help_panel=WORKLOAD_PANEL,
-            min=0,
+            group=WORKLOAD_GROUP,
+            minimum=0,
         ),
     ] = 1000
     groups: Annotated[
         int,
-        typer.Option(
-            help="Number of different system prompts.", rich_help_panel=WORKLOAD_PANEL, min=1
-        ),
+        Option(help="Number of different system prompts.", group=WORKLOAD_GROUP, minimum=1),
     ] = 1
     num_loras: Annotated[
         int,
-        typer.Option(
+        Option(
             help="Number of LoRA adapters that requests (or conversations) use in turn; 0 leaves "
             "the trace's own.",
-            rich_help_panel=WORKLOAD_PANEL,
-            min=0,
+            group=WORKLOAD_GROUP,
+            minimum=0,
         ),
     ] = 0
     speedup: Annotated[
         float,
-        typer.Option(help="Factor by which to speed up arrivals.", rich_help_panel=WORKLOAD_PANEL),
+        Option(help="Factor by which to speed up arrivals.", group=WORKLOAD_GROUP),
     ] = 1.0
-    seed: Annotated[
-        int, typer.Option(help="Random seed.", rich_help_panel=WORKLOAD_PANEL, min=0)
-    ] = 0
+    seed: Annotated[int, Option(help="Random seed.", group=WORKLOAD_GROUP, minimum=0)] = 0
 
 
 def load_workload(trace: str, options: WorkloadOptions) -> Sequence[WorkloadRequest]:
     """Load a trace from a file or standard input, or generate a workload. Raises
     ValueError.
     """
-    import numpy as np  # noqa: PLC0415 - numpy is slow to import; also below
+    import numpy as np  # noqa: PLC0415
 
     from ..load.logs.measured_log import LogError  # noqa: PLC0415
     from ..load.trace_options import TraceOptions  # noqa: PLC0415
@@ -140,7 +135,7 @@ def load_workload(trace: str, options: WorkloadOptions) -> Sequence[WorkloadRequ
         except (WorkloadError, LogError) as error:
             raise ValueError(f"{trace}: {error}") from None
         for note in parsed.notes:
-            typer.echo(f"{trace}: {note}", err=True)
+            click.echo(f"{trace}: {note}", err=True)
         workload = parsed.requests
     else:
         matches = get_close_matches(trace, SYNTHETIC_KINDS, n=1)
@@ -197,13 +192,13 @@ def _generate_workload(trace: str, options: WorkloadOptions) -> Sequence[Workloa
             )
 
 
-def build_slo_option(panel: str) -> OptionInfo:
+def build_slo_option(panel: str) -> Option:
     """Build the option whose values `read_slo` parses."""
-    return typer.Option(
+    return Option(
         "--slo",
         "--goodput",
         metavar="NAME:MS",
-        rich_help_panel=panel,
+        group=panel,
         help="Latency objective per request in milliseconds: ttft:500, tpot:50 or latency:20000. "
         "Repeatable.",
     )

@@ -1,4 +1,6 @@
-"""Azure LLM inference traces (github.com/Azure/AzurePublicDataset): CSV of TIMESTAMP, ContextTokens, GeneratedTokens."""
+"""Azure LLM inference traces (github.com/Azure/AzurePublicDataset): CSV of TIMESTAMP,
+ContextTokens, GeneratedTokens.
+"""
 
 from __future__ import annotations
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .bench_report import METRICS, STATISTICS, BenchReport, list_milliseconds
-
-if TYPE_CHECKING:
-    pass
 
 
 def render_comparison(first: tuple[str, BenchReport], second: tuple[str, BenchReport]) -> str:

@@ -1,4 +1,6 @@
-"""The APIs that can be benchmarked: the requests of each, and how its stream is read."""
+"""The APIs that can be benchmarked: the requests of each, and how its stream is
+read.
+"""
 
 from __future__ import annotations
 
@@ -203,9 +205,7 @@ def _read_ollama_line(line: str) -> StreamPiece:
 
 
 _EXACT = {"ignore_eos": True, "stream": True}
-"""`ignore_eos` is vLLM's: the answer has exactly the requested number of tokens."""
-
-
+"""`ignore_eos` is vLLM's: the response has exactly the requested number of tokens."""
 _OPENAI: Mapping[str, object] = {**_EXACT, "stream_options": {"include_usage": True}}
 
 
@@ -226,7 +226,12 @@ DIALECTS: Mapping[str, BenchDialect] = {
     "chat": BenchDialect(
         "/v1/chat/completions",
         lambda model, prompt, tokens: {
-            **{"model": model, "messages": _ask_user(prompt), "max_tokens": tokens, "min_tokens": tokens},
+            **{
+                "model": model,
+                "messages": _ask_user(prompt),
+                "max_tokens": tokens,
+                "min_tokens": tokens,
+            },
             **_OPENAI,
         },
         _read_chunk,
@@ -235,23 +240,32 @@ DIALECTS: Mapping[str, BenchDialect] = {
     "responses": BenchDialect(
         "/v1/responses",
         lambda model, prompt, tokens: {
-            "model": model, "input": prompt, "max_output_tokens": tokens, "store": False, **_EXACT,
+            "model": model,
+            "input": prompt,
+            "max_output_tokens": tokens,
+            "store": False,
+            **_EXACT,
         },
         _read_response_event,
     ),
     "messages": BenchDialect(
         "/v1/messages",
         lambda model, prompt, tokens: {
-            "model": model, "messages": _ask_user(prompt), "max_tokens": tokens, **_EXACT,
+            "model": model,
+            "messages": _ask_user(prompt),
+            "max_tokens": tokens,
+            **_EXACT,
         },
         _read_message_event,
     ),
     "ollama": BenchDialect(
         "/api/chat",
         lambda model, prompt, tokens: {
-            "model": model, "messages": _ask_user(prompt), "options": {"num_predict": tokens},
+            "model": model,
+            "messages": _ask_user(prompt),
+            "options": {"num_predict": tokens},
         },
         _read_ollama_line,
         is_lines=True,
     ),
-}  # fmt: skip
+}

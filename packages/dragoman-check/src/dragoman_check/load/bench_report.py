@@ -1,20 +1,15 @@
-"""The report of a benchmark run, as text or a table."""
+"""The report of a benchmark run, as text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dragoman_check.load.load_statistics import Slo, Spread, summarize
-
 from .bench_run import Run
 from .concurrency import count_peak
+from .load_statistics import Slo, Spread, summarize
 from .stream_meter import CountSource
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 class BenchReport(Struct, frozen=True):
@@ -91,20 +86,6 @@ def render_bench_report(report: BenchReport) -> str:
         *(f"{name:<12}" + "".join(f"{cell:>12}" for cell in row) for name, row in rows),
     ]
     return "\n".join(lines) + "\n"
-
-
-def build_bench_table(report: BenchReport) -> tuple[list[str], Table]:
-    """Build the report for a terminal: text lines, and a table of the times in
-    milliseconds.
-    """
-    from rich.table import Table  # noqa: PLC0415 - only a terminal needs it
-
-    table = Table("milliseconds")
-    for name in STATISTICS:
-        table.add_column(name, justify="right")
-    for name, read in METRICS:
-        table.add_row(name, *_format_spread(read(report)))
-    return _describe_load(report), table
 
 
 def _describe_load(report: BenchReport) -> list[str]:

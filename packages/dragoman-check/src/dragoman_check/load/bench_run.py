@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -11,9 +10,6 @@ from msgspec import Struct
 from .logs.log_reader import read_any
 from .request_timing import Timing
 from .stream_meter import CountSource
-
-if TYPE_CHECKING:
-    pass
 
 
 class Run(Struct, frozen=True):

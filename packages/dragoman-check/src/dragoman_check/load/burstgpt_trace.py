@@ -1,4 +1,5 @@
-"""BurstGPT (github.com/HPMLL/BurstGPT): CSV of Timestamp (seconds), Request tokens, Response tokens.
+"""BurstGPT (github.com/HPMLL/BurstGPT): CSV of Timestamp (seconds), Request tokens,
+Response tokens.
 
 A failed request has 0 response tokens.
 """

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from .request_timing import Timing
-
-if TYPE_CHECKING:
-    pass
 
 
 def count_peak(timings: Sequence[Timing]) -> int:

@@ -1,8 +1,10 @@
-"""A load driver: sends a workload to a server in real time, and measures every streamed response.
+"""A load driver: sends a workload to a server in real time, and measures every streamed
+response.
 
-An open loop sends each request at its time in the workload, however slow the server is. A closed loop has a fixed
-number of clients, each of which sends its next request after its last response. Prompts are random words of about one
-token each, unique per request; token counts are the server's own.
+An open loop sends each request at its time in the workload, however slow the server is.
+A closed loop has a fixed number of clients, each of which sends its next request after
+its last response. Prompts are random words of about one token each, unique per request;
+token counts are the server's own.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from dragoman.commands.options import OnProgress
+from dragoman_cli import OnProgress
 from dragoman_http import ClientTimeouts, HttpClient, HttpClientError
 
 from .bench_dialects import DIALECTS
@@ -121,7 +123,9 @@ async def drive_server(
 
 
 class LoadResponse(Protocol):
-    """A response whose status and headers have arrived; implemented by `HttpResponse`."""
+    """A response whose status and headers have arrived; implemented by
+    `HttpResponse`.
+    """
 
     status: int
 
@@ -178,7 +182,7 @@ class LoadRun:
         self._asks_for_ids = False
         self._measurements: list[Measurement] = []
         self._errors: list[str] = []
-        self._answered: dict[str, asyncio.Event] = {}
+        self._completed: dict[str, asyncio.Event] = {}
         self._started_at = 0.0
 
     async def measure(
@@ -218,7 +222,7 @@ class LoadRun:
         # Negative numbers, so that their prompts differ from the measured ones.
         for number, request in enumerate(workload[:warm_up]):
             await self._measure_request(request.id, self._build_request(-1 - number, request))
-        self._answered = {request.id: asyncio.Event() for request in workload}
+        self._completed = {request.id: asyncio.Event() for request in workload}
         self._started_at = self._now()
         numbered = enumerate(workload)
         if concurrency is None:
@@ -242,12 +246,12 @@ class LoadRun:
         """Send requests one after the other.
 
         keeps_times: send each at its time in the workload; otherwise as soon as the
-            previous one is answered.
+            previous one is complete.
         """
         for number, request in requests:
             start_time = self._started_at
             if request.after is not None:
-                await self._answered[request.after].wait()
+                await self._completed[request.after].wait()
                 start_time = self._now()
             body = self._build_request(number, request)
             if keeps_times:
@@ -259,7 +263,7 @@ class LoadRun:
             except (HttpClientError, LogError) as error:
                 self._errors.append(str(error) or type(error).__name__)
             # Set even after a failure: the conversation's next turn would wait forever.
-            self._answered[request.id].set()
+            self._completed[request.id].set()
             self._on_progress(len(self._measurements) + len(self._errors))
 
     async def _measure_request(self, id: str, body: bytes) -> Measurement:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec import Struct
 
-from dragoman_check.load.request_timing import Timing
+from .request_timing import Timing
 
 
 class Spread(Struct, frozen=True):
@@ -43,7 +43,9 @@ class Slo(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def summarize(values: Iterable[float]) -> Spread:
-    """Compute mean and percentiles, with linear interpolation as in vLLM's benchmark."""
+    """Compute mean and percentiles, with linear interpolation as in vLLM's
+    benchmark.
+    """
     array = np.fromiter(values, dtype=np.float64)
     if not len(array):
         return Spread(0.0, 0.0, 0.0, 0.0)

@@ -39,7 +39,9 @@ class RequestTable(Sequence[WorkloadRequest]):
 
     @classmethod
     def build(cls, prefix: str, rows: Iterable[tuple[int, float, int, int]]) -> RequestTable:
-        """Build a table from rows of number, arrival, prompt tokens and output tokens."""
+        """Build a table from rows of number, arrival, prompt tokens and output
+        tokens.
+        """
         table = cls(prefix, array("q"), array("d"), array("q"), array("q"))
         for number, arrival, inputs, outputs in rows:
             # Checked here, since requests are later built from the columns without

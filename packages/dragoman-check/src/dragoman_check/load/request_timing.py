@@ -45,7 +45,9 @@ class Timing(Struct, frozen=True):
 
     @property
     def tpot(self) -> float | None:
-        """Mean time per output token after the first; None for a response of one token."""
+        """Mean time per output token after the first; None for a response of one
+        token.
+        """
         if self.output_tokens < 2:
             return None
         return (self.last_token_s - self.first_token_s) / (self.output_tokens - 1)

@@ -1,4 +1,6 @@
-"""ShareGPT: JSON list of conversations with texts, but without times and token counts."""
+"""ShareGPT: JSON list of conversations with texts, but without times and token
+counts.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,7 @@ from .workload import WorkloadError, WorkloadRequest
 
 CHARACTERS_PER_TOKEN = 4.0
 """Typical for English text and a vocabulary of at least 100,000 tokens."""
-
-
 _BLOCK = 16
-
-
 _ASSISTANTS = frozenset({"gpt", "assistant", "chatgpt", "bing", "bard"})
 
 

@@ -17,7 +17,7 @@ CountSource = Literal["ids", "usage"]
 
 
 class Measurement(Struct, frozen=True):
-    """One answered request.
+    """One request with a complete response.
 
     gaps: seconds between arrivals of its tokens; tokens that arrive together count as
         one arrival.

@@ -3,13 +3,16 @@
 Unknown fields are ignored, so a log of measured requests is a valid trace:
 
     {"id": "r1", "arrival_s": 0.25, "input_tokens": 1034, "output_tokens": 769,
-     "block_hashes": ["dff4fb60eaa2", ...], "block_size": 16, "priority": 0, "after": null}
+     "block_hashes": ["dff4fb60eaa2", ...], "block_size": 16,
+     "priority": 0, "after": null}
 
 Mooncake's format is supported as well:
 
-    {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48, ...]}
+    {"timestamp": 27482, "input_length": 6955, "output_length": 52,
+     "hash_ids": [46, 47, 48, ...]}
 
-Its timestamp is in milliseconds; `hash_ids` are chained ids of the prompt's blocks of 512 tokens.
+Its timestamp is in milliseconds; `hash_ids` are chained ids of the prompt's blocks of
+512 tokens.
 """
 
 from __future__ import annotations
@@ -52,7 +55,9 @@ class _Mooncake(Struct):
     hash_ids: tuple[int, ...] = ()
 
     def to_request(self, number: int) -> WorkloadRequest:
-        """Convert a line. The last partial block also has an id, but cannot be shared."""
+        """Convert a line. The last partial block also has an id, but cannot be
+        shared.
+        """
         hashes = tuple(str(block) for block in self.hash_ids[: self.input_length // MOONCAKE_BLOCK])
         at = self.timestamp / 1000
         return WorkloadRequest(

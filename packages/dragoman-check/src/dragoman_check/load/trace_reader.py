@@ -1,6 +1,7 @@
 """Reads a workload from a file of any known format, which is detected from the content.
 
-Every reader returns the requests, and notes for the user about what the file does not contain.
+Every reader returns the requests, and notes for the user about what the file does not
+contain.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class WorkloadRequest(Struct, frozen=True, omit_defaults=True):
         requests share a prefix as far as these are equal.
     block_size: tokens per block.
     priority: as in vLLM: lower values are scheduled first.
-    after: id of the request that must be answered first, such as the previous turn of a
+    after: id of the request that must complete first, such as the previous turn of a
         conversation; None without one.
     lora: name of the LoRA adapter; requests with different adapters share no prefix.
     """

@@ -1,6 +1,7 @@
 """Generated workloads: Poisson arrivals, bursts, conversations with shared prefixes.
 
-All randomness comes from the caller's `Generator`: the same state gives the same workload.
+All randomness comes from the caller's `Generator`: the same state gives the same
+workload.
 """
 
 from __future__ import annotations

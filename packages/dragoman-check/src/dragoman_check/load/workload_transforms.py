@@ -1,4 +1,4 @@
-"""Changes of a whole workload: scaled arrivals, assigned adapters."""
+"""Transforms of a workload: scaled arrivals, assigned adapters."""
 
 from __future__ import annotations
 

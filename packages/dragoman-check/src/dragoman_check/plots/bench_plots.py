@@ -1,5 +1,8 @@
 """Plots of one or two benchmark runs."""
 
+# matplotlib's annotations of `plot` and its like are incomplete.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -7,17 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dragoman_check.load.concurrency import list_changes
-
+from ..load.concurrency import list_changes
 from .figure import LIMIT, Panel, draw_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from dragoman_check.load.bench_run import Run
-    from dragoman_check.load.request_timing import Timing
-
+    from ..load.bench_run import Run
     from ..load.load_statistics import Slo
+    from ..load.request_timing import Timing
 
 
 RUN_COLORS = ("tab:blue", "tab:orange")
@@ -25,7 +26,9 @@ RUN_COLORS = ("tab:blue", "tab:orange")
 
 
 def draw_benchmark(path: str, runs: Sequence[Run], slo: Slo | None) -> None:
-    """Draw distributions of the times of one or two runs, and their requests over time."""
+    """Draw distributions of the times of one or two runs, and their requests over
+    time.
+    """
     ttft, tpot, latency = (
         (slo.ttft, slo.tpot, slo.latency) if slo is not None else (None, None, None)
     )

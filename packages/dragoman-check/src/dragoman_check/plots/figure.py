@@ -1,5 +1,8 @@
 """A figure of up to six panels, as PNG, SVG, PDF or one HTML page."""
 
+# matplotlib's annotations of `plot` and its like are incomplete.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import base64
@@ -14,18 +17,10 @@ if TYPE_CHECKING:
 
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
-
-
 Panel = Callable[["Axes"], None]
 """Draws one panel of a figure."""
-
-
 MEASURED = "tab:gray"
-
-
 SIMULATED = "tab:blue"
-
-
 LIMIT = "tab:red"
 
 
@@ -40,9 +35,7 @@ def check_plot_path(path: str) -> None:
     try:
         import matplotlib as _  # noqa: F401, PLC0415
     except ImportError:
-        raise PlotError(
-            "--plots needs matplotlib: pip install '.[plots]' in the clone of Dragoman"
-        ) from None
+        raise PlotError("--plots needs matplotlib: pip install 'dragoman-check[plots]'") from None
 
 
 def draw_figure(path: str, panels: Sequence[Panel], title: str) -> None:

@@ -1,9 +1,11 @@
-"""Checks the wire format of Anthropic Messages: streams, message objects and errors of
-any server.
+"""The wire format of Anthropic's Messages: checks of streams, message objects and
+errors of any server.
 
-stream:  message_start  block*  message_delta  message_stop; a ping may occur anywhere; an error ends it at any point
-block:   content_block_start(i)  content_block_delta(i)*  content_block_stop(i); one open at a time, i = 0, 1, 2 ...
-deltas:  text_delta* | thinking_delta* signature_delta | input_json_delta*
+    stream:  message_start  block*  message_delta  message_stop; a ping may occur
+             anywhere; an error ends the stream at any point
+    block:   content_block_start(i)  content_block_delta(i)*  content_block_stop(i);
+             one open at a time, i = 0, 1, 2 ...
+    deltas:  text_delta* | thinking_delta* signature_delta | input_json_delta*
 """
 
 from __future__ import annotations
@@ -87,14 +89,16 @@ class _MessagesStreamState:
     """State machine that checks the events of one stream."""
 
     def __init__(self) -> None:
-        self._has_started = self._has_stopped = self._has_failed = False
+        self._has_started = False
+        self._has_stopped = False
+        self._has_failed = False
         self._final_delta: JsonObject | None = None
         self._block: _OpenBlock | None = None
         self._closed_blocks: list[_OpenBlock] = []
 
     def feed(self, event: JsonObject) -> None:
-        require(not self._has_failed, "an event after an error")
-        require(not self._has_stopped, "an event after message_stop")
+        require(not self._has_failed, "an event follows an error")
+        require(not self._has_stopped, "an event follows message_stop")
         kind = event["type"]
         if kind == "error":
             check_error(event)
@@ -105,7 +109,9 @@ class _MessagesStreamState:
             f"{kind}: message_start must be the first event, and occur once",
         )
         # The stop reason and usage are final, and SDKs close the message with them.
-        require(self._final_delta is None or kind == "message_stop", f"{kind} after message_delta")
+        require(
+            self._final_delta is None or kind == "message_stop", f"{kind} follows message_delta"
+        )
         match kind:
             case "message_start":
                 self._has_started = True
@@ -141,25 +147,23 @@ class _MessagesStreamState:
     def _open(self, event: JsonObject) -> None:
         index = require_count(event.get("index"), "index")
         block = require_object(event.get("content_block"), "content_block")
-        require(self._block is None, f"block {index} begins while another is open")
+        require(self._block is None, f"block {index} starts while another is open")
         # Indices count the blocks without gaps: SDKs append the block to a list and
         # then address it by its index.
         require(
             index == len(self._closed_blocks),
-            f"block {index} begins, expected {len(self._closed_blocks)}",
+            f"block {index} starts, expected {len(self._closed_blocks)}",
         )
         kind = block.get("type")
         require(isinstance(kind, str) and kind in EMPTY_BLOCKS, f"a block of type {kind!r}")
-        # The text comes in deltas only. The SDKs begin with this block and append the
+        # The text is sent in deltas only. The SDKs begin with this block and append the
         # deltas to it, so text here would be read twice or be lost.
-        begins_empty = all(
-            block.get(key) == value for key, value in EMPTY_BLOCKS[str(kind)].items()
-        )
-        require(begins_empty, f"block {index} begins with {block}")
+        is_empty = all(block.get(key) == value for key, value in EMPTY_BLOCKS[str(kind)].items())
+        require(is_empty, f"block {index} does not start empty: {block}")
         if kind == "tool_use":
             require(
                 require_string(block.get("id"), "id") and require_string(block.get("name"), "name"),
-                "a call without id or name",
+                "a tool_use without id or name",
             )
         if kind == "redacted_thinking":
             require_string(block.get("data"), "data")
@@ -195,11 +199,11 @@ class _MessagesStreamState:
     def _finish(self, event: JsonObject) -> None:
         require(self._block is None, "message_delta while a block is open")
         self._final_delta = require_object(event.get("delta"), "delta")
-        _check_end(self._final_delta)
+        _check_end(self._final_delta, "delta")
         _check_usage(event.get("usage"), ("output_tokens",))
         reason = self._final_delta["stop_reason"]
         calls = [block for block in self._closed_blocks if block.kind == "tool_use"]
-        require(reason != "tool_use" or calls, "stop_reason is tool_use without a call")
+        require(reason != "tool_use" or calls, "stop_reason is tool_use without a tool_use block")
         # Blocks are generated one after another, so only the last can be cut off, for
         # example by max_tokens.
         for block in calls if reason in COMPLETE_REASONS else calls[:-1]:
@@ -210,7 +214,7 @@ class _MessagesStreamState:
         index = require_count(event.get("index"), "index")
         require(
             self._block is not None and self._block.index == index,
-            f"{event['type']} of block {index}, not open",
+            f"{event['type']} of block {index}, which is not open",
         )
         assert self._block is not None
         return self._block
@@ -224,7 +228,7 @@ def check_object(message: JsonObject) -> None:
         location = f"content[{i}]"
         match block.get("type"):
             case "text":
-                # Clients send the answer back in the next turn, and the API rejects
+                # Clients send the response back in the next turn, and the API rejects
                 # empty text blocks in requests: one such block would break the
                 # conversation.
                 require(
@@ -247,11 +251,11 @@ def check_object(message: JsonObject) -> None:
                 require_object(block.get("input"), f"{location}.input")
             case kind:
                 raise Violation(f"{location} is of type {kind!r}")
-    _check_end(message)
+    _check_end(message, "message")
     has_tool_use = any(block["type"] == "tool_use" for block in content)
     require(
         message["stop_reason"] != "tool_use" or has_tool_use,
-        "stop_reason is tool_use without a call",
+        "stop_reason is tool_use without a tool_use block",
     )
 
 
@@ -273,9 +277,9 @@ def _check_message_fields(message: JsonObject) -> None:
     _check_usage(message.get("usage"), ("input_tokens", "output_tokens"))
 
 
-def _check_end(end: JsonObject) -> None:
+def _check_end(end: JsonObject, location: str) -> None:
     for key in ("stop_reason", "stop_sequence"):
-        require_key(end, key, "the end")
+        require_key(end, key, location)
     require(end["stop_reason"] in STOP_REASONS, f"stop_reason is {end['stop_reason']!r}")
     has_stop_sequence = end["stop_sequence"] is not None
     require(

@@ -1,12 +1,12 @@
-"""Checks the wire format of Chat Completions: streams and objects of any server.
+"""The wire format of Chat Completions: checks of streams and objects of any server.
 
 choice:  role  (content | refusal | reasoning | tool deltas)*  finish
-stream:  choices interleaved, roles in index order; then the usage, if requested; then [DONE], unless there is an error
+stream:  choices interleaved, roles in index order; then the usage, if requested;
+         then [DONE], unless there is an error
 """
 
 from __future__ import annotations
 
-from . import json_values as checks
 from .chunk_stream import ChunkState
 from .json_values import (
     JsonObject,
@@ -18,6 +18,7 @@ from .json_values import (
     require_objects,
     require_string,
 )
+from .openai_values import check_chat_logprobs, check_usage
 
 REASONS = ("stop", "length", "tool_calls", "content_filter", "function_call")
 REASONING_FIELDS = frozenset({"reasoning", "reasoning_content"})
@@ -46,10 +47,10 @@ def check_stream(
 
     include_usage: the request's `stream_options.include_usage`.
     extra_reasons: finish reasons to accept besides OpenAI's.
-    allow_variants: accept deviations that OpenAI's reference does not exclude, though
-        OpenAI's own streams do not have
-    them: null fields in a delta, content together with the role, with another field or
-    with finish_reason, a fingerprint in some chunks only.
+    allow_variants: accept what OpenAI's reference does not exclude, although OpenAI's
+        own streams do not have it: null fields in a delta, content together with the
+        role, with another field or with finish_reason, a fingerprint in some chunks
+        only.
     """
     reasons = (*REASONS, *extra_reasons)
     return _ChatStreamState(include_usage, reasons, allow_variants=allow_variants).check(data)
@@ -60,14 +61,14 @@ class _ChoiceState:
 
     calls, legacy_calls: number of `tool_calls` and of `function_call` so far.
     finished: it has had a finish_reason.
-    silent: it has had no content yet, not even an empty string.
+    has_no_content: it has had no content yet, not even an empty string.
     """
 
-    def __init__(self, *, silent: bool) -> None:
+    def __init__(self, *, has_no_content: bool) -> None:
         self.calls = 0
         self.legacy_calls = 0
         self.finished = False
-        self.silent = silent
+        self.has_no_content = has_no_content
 
 
 class _ChatStreamState(ChunkState):
@@ -96,28 +97,29 @@ class _ChatStreamState(ChunkState):
                 if value not in ignored or name == "role"
             }
         require_key(choice, "finish_reason", location)
-        checks.check_chat_logprobs(choice.get("logprobs"), f"{location}.logprobs")
+        check_chat_logprobs(choice.get("logprobs"), f"{location}.logprobs")
         if index >= len(self._choices):
             require(
-                index == len(self._choices), f"{location} begins before choice {len(self._choices)}"
+                index == len(self._choices), f"{location} starts before choice {len(self._choices)}"
             )
             require(delta.get("role") == "assistant", f"{location}: the first delta has no role")
-            begins_alone = delta.keys() <= {"role", "content"} and not delta.get("content")
+            starts_with_role_only = delta.keys() <= {"role", "content"} and not delta.get("content")
             require(
-                begins_alone or self._allow_variants, f"{location}: begins with more than a role"
+                starts_with_role_only or self._allow_variants,
+                f"{location}: the first delta has more than a role",
             )
-            self._choices.append(_ChoiceState(silent="content" not in delta))
+            self._choices.append(_ChoiceState(has_no_content="content" not in delta))
             # Some servers send the first text, or the first piece of a call with an
             # empty text, together with the role.
             delta = {name: value for name, value in delta.items() if name != "role" and value != ""}
             if delta:
                 self._check_delta(delta, location)
         elif reason is None:
-            if delta != {"content": ""} or not self._choices[index].silent:
+            if delta != {"content": ""} or not self._choices[index].has_no_content:
                 self._check_delta(delta, location)
-            self._choices[index].silent = False
+            self._choices[index].has_no_content = False
         state = self._choices[index]
-        require(not state.finished, f"{location}: a chunk after finish_reason")
+        require(not state.finished, f"{location}: a chunk follows finish_reason")
         for call in require_objects(delta.get("tool_calls", []), f"{location}.tool_calls"):
             _check_call(state, call, location)
         if "function_call" in delta:
@@ -126,7 +128,7 @@ class _ChatStreamState(ChunkState):
             )
             require(
                 state.legacy_calls == 1,
-                f"{location}: function_call named {state.legacy_calls} times",
+                f"{location}: function_call has {state.legacy_calls} names, expected 1",
             )
         if reason is not None:
             require(reason in self._reasons, f"{location}: finish_reason is {reason!r}")
@@ -134,7 +136,8 @@ class _ChatStreamState(ChunkState):
             if delta:
                 self._check_delta(delta, location)
             require(
-                reason != "tool_calls" or state.calls > 0, f"{location}: tool_calls without a call"
+                reason != "tool_calls" or state.calls > 0,
+                f"{location}: finish_reason is tool_calls without a tool call",
             )
             state.finished = True
 
@@ -151,7 +154,7 @@ class _ChatStreamState(ChunkState):
         # Text, reasoning and calls are ordered relative to each other; one delta with
         # several would lose that order.
         has_fields = len(fields) == 1 or (self._allow_variants and len(fields) > 1)
-        require(has_fields, f"{location}: a delta has one field, not {sorted(delta)}")
+        require(has_fields, f"{location}: a delta has the fields {sorted(delta)}, expected one")
         require(
             len({delta[field] for field in REASONING_FIELDS & delta.keys()}) <= 1,
             f"{location}: reasoning and reasoning_content differ",
@@ -175,7 +178,7 @@ def _check_call(choice: _ChoiceState, call: JsonObject, location: str) -> None:
     # call after another, and clients may rely on it.
     require(
         index == choice.calls - 1,
-        f"{location}: a delta of call {index}, open is {choice.calls - 1}",
+        f"{location}: a delta of call {index}, but the open call is {choice.calls - 1}",
     )
     require(
         call.keys() == {"index", kind} and body.keys() == {text},
@@ -189,11 +192,11 @@ def check_object(response: JsonObject, *, extra_reasons: tuple[str, ...] = ()) -
     require_string(response.get("id"), "id")
     require_count(response.get("created"), "created")
     require_string(response.get("model"), "model")
-    checks.check_usage(response.get("usage"))
+    check_usage(response.get("usage"))
     choices = require_objects(response.get("choices"), "choices")
     require(
         [choice.get("index") for choice in choices] == list(range(len(choices))),
-        "the indices are not dense",
+        "the indices of the choices are not consecutive",
     )
     for choice in choices:
         message = require_object(choice.get("message"), "message")
@@ -203,7 +206,7 @@ def check_object(response: JsonObject, *, extra_reasons: tuple[str, ...] = ()) -
         for key in ("content", "refusal"):
             require_key(message, key, "message")
         require_key(choice, "logprobs", "choice")
-        checks.check_chat_logprobs(choice["logprobs"], "logprobs")
+        check_chat_logprobs(choice["logprobs"], "logprobs")
         reason = choice.get("finish_reason")
         require(reason in (*REASONS, *extra_reasons), f"finish_reason is {reason!r}")
         # Must be absent, not empty: agents test for the key, and take an empty list for
@@ -213,7 +216,7 @@ def check_object(response: JsonObject, *, extra_reasons: tuple[str, ...] = ()) -
         )
         require(not is_empty, "tool_calls is empty")
         calls = require_objects(message.get("tool_calls", []), "tool_calls")
-        require(reason != "tool_calls" or calls, "finish_reason is tool_calls without a call")
+        require(reason != "tool_calls" or calls, "finish_reason is tool_calls without a tool call")
         for call in calls:
             kind, text = (
                 ("custom", "input") if call.get("type") == "custom" else ("function", "arguments")

@@ -1,4 +1,6 @@
-"""The wire format that streams of Chat Completions and Completions share: chunks, usage, an error or `[DONE]`."""
+"""The wire format that streams of Chat Completions and Completions share: chunks,
+usage, an error or `[DONE]`.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +33,16 @@ class ChunkState(ABC):
         self._allow_variants = allow_variants
         self._fingerprint: object = None
         self._first: JsonObject | None = None
-        self._has_usage = self._has_failed = False
+        self._has_usage = False
+        self._has_failed = False
 
     def check(self, data: bytes) -> list[JsonObject]:
-        """Check a whole stream, and return its chunks. Raises Violation."""
+        """Check a complete stream, and return its chunks. Raises Violation."""
         stream = ParsedStream(data)
         for chunk in stream.payloads:
-            require(not self._has_failed, "a chunk after an error")
+            require(not self._has_failed, "a chunk follows an error")
             # Clients that requested usage stop reading at the usage chunk.
-            require(not self._has_usage, "a chunk after the one with usage")
+            require(not self._has_usage, "a chunk follows the usage chunk")
             if "error" in chunk:
                 check_error(chunk["error"])
                 self._has_failed = True
@@ -71,18 +74,18 @@ class ChunkState(ABC):
             # The usage chunk (`stream_options.include_usage`) has no choices, and
             # follows the end of all choices.
             if not choices:
-                require(self._include_usage, "a usage chunk that was not requested")
-                require(self._has_ended, "usage before all choices ended")
+                require(self._include_usage, "a usage chunk without include_usage")
+                require(self._has_ended, "the usage chunk precedes the end of a choice")
                 check_usage(chunk.get("usage"))
                 self._has_usage = True
         require(
             stream.done != self._has_failed,
-            "[DONE] after an error" if self._has_failed else "no [DONE]",
+            "[DONE] after an error" if self._has_failed else "the stream has no [DONE]",
         )
-        require(self._has_failed or self._has_ended, "a choice without finish_reason")
+        require(self._has_failed or self._has_ended, "a choice has no finish_reason")
         require(
             self._has_failed or self._has_usage == self._include_usage,
-            "usage was requested and is missing",
+            "the stream has no usage chunk despite include_usage",
         )
         return stream.payloads
 

@@ -1,12 +1,12 @@
-"""Checks the wire format of Completions: streams and objects of any server.
+"""The wire format of Completions: checks of streams and objects of any server.
 
 choice:  text*  finish
-stream:  choices interleaved; then the usage, if requested; then [DONE], unless there is an error
+stream:  choices interleaved; then the usage, if requested; then [DONE], unless
+         there is an error
 """
 
 from __future__ import annotations
 
-from . import json_values as checks
 from .chunk_stream import ChunkState
 from .json_values import (
     JsonObject,
@@ -18,6 +18,7 @@ from .json_values import (
     require_objects,
     require_string,
 )
+from .openai_values import check_usage
 
 REASONS = ("stop", "length", "content_filter")
 LOGPROBS_COLUMNS = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
@@ -62,7 +63,7 @@ class _CompletionsStreamState(ChunkState):
 
     def _check_choice(self, choice: JsonObject) -> None:
         index = require_count(choice.get("index"), "index")
-        require(not self._finished.get(index), f"choice {index}: a chunk after finish_reason")
+        require(not self._finished.get(index), f"choice {index}: a chunk follows finish_reason")
         reason = _check_choice(choice, self._reasons, self._offsets.get(index, 0))
         self._finished[index] = reason is not None
         if choice["logprobs"] is not None and choice["logprobs"]["text_offset"]:
@@ -87,7 +88,7 @@ def _check_choice(choice: JsonObject, reasons: tuple[str, ...], offset: int = 0)
     )
     require(
         len(offsets) == len(token_logprobs) == len(tokens) == len(top_logprobs),
-        "the columns of logprobs differ in length",
+        "the lists of logprobs differ in length",
     )
     # Equal offsets are valid: several tokens may be bytes of one character.
     require(
@@ -96,7 +97,9 @@ def _check_choice(choice: JsonObject, reasons: tuple[str, ...], offset: int = 0)
     )
     for token, logprob, top in zip(tokens, token_logprobs, top_logprobs, strict=True):
         # Both are null for the first token of an echoed prompt, which nothing precedes.
-        require((logprob is None) == (top is None), "a token with a logprob or top_logprobs alone")
+        require(
+            (logprob is None) == (top is None), "a token has only one of logprob and top_logprobs"
+        )
         if top is not None:
             # OpenAI adds the sampled token if it is not among the most probable ones,
             # so there may be one entry more than requested.
@@ -112,11 +115,11 @@ def check_object(response: JsonObject, *, extra_reasons: tuple[str, ...] = ()) -
     require_string(response.get("id"), "id")
     require_count(response.get("created"), "created")
     require_string(response.get("model"), "model")
-    checks.check_usage(response.get("usage"))
+    check_usage(response.get("usage"))
     choices = require_objects(response.get("choices"), "choices")
     require(
         [choice.get("index") for choice in choices] == list(range(len(choices))),
-        "the indices are not dense",
+        "the indices of the choices are not consecutive",
     )
     for choice in choices:
         require(

@@ -21,7 +21,7 @@ class ParsedStream:
         self.payloads: list[JsonObject] = []
         self.done = False
         for block in map(_parse_data, _split_events(data)):
-            require(not self.done, f"an event after {DONE}")
+            require(not self.done, f"an event follows {DONE}")
             if block == DONE:
                 self.done = True
             else:
@@ -34,12 +34,12 @@ def parse_named_events(data: bytes) -> Iterator[JsonObject]:
     """
     for block in _split_events(data):
         name, newline, data_line = block.partition("\n")
-        require(newline and name.startswith("event: "), f"an event without a name: {block[:40]!r}")
+        require(newline and name.startswith("event: "), f"an event has no name: {block[:40]!r}")
         payload = parse_object(_parse_data(data_line), "the payload")
         event_name = name.removeprefix("event: ")
         require(
             payload.get("type") == event_name,
-            f"an event named {event_name} says that it is {payload.get('type')!r}",
+            f"the event {event_name} has the type {payload.get('type')!r}",
         )
         yield payload
 
@@ -56,7 +56,7 @@ def _parse_data(block: str) -> str:
     require(block.startswith("data: "), f"not a data event: {block[:40]!r}")
     # Some clients split lines at other characters than \n, too; str.splitlines covers
     # all of them.
-    require(len(block.splitlines()) == 1, f"one event in several lines: {block[:40]!r}")
+    require(len(block.splitlines()) == 1, f"an event has several lines: {block[:40]!r}")
     return block.removeprefix("data: ")
 
 

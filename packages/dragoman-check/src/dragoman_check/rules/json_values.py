@@ -1,4 +1,6 @@
-"""Checks of JSON values. Each raises Violation; `location` is the path of the value in the message."""
+"""Checks of JSON values. Each raises Violation; `location` is the path of the value in
+the message.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,6 @@ JsonObject = dict[str, Any]
 
 class Violation(AssertionError):
     """A rule is violated. The message states the rule and the offending value."""
-
-
-# Checks of JSON values. Each raises Violation; `location` is the path of the value in
-# the message.
 
 
 def require(condition: object, rule: str) -> None:
@@ -45,7 +43,7 @@ def require_string(value: object, location: str) -> str:
 def require_count(value: object, location: str) -> int:
     # Python's bool is a subclass of int.
     is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    require(is_count, f"{location} is {_shorten(value)}, expected a count")
+    require(is_count, f"{location} is {_shorten(value)}, expected a non-negative integer")
     return cast(int, value)
 
 

@@ -1,11 +1,12 @@
-"""Checks the wire format of Ollama's /api/chat and /api/generate: streams and objects
-of any server.
+"""The wire format of Ollama's /api/chat and /api/generate: checks of streams and
+objects of any server.
 
-stream:  chunk*  last        one JSON object per line; `done` is true only in the last one, which has the counts
+    stream:  chunk*  final; one JSON object per line; `done` is true only in the final
+             chunk, which has the counts
 
 A chunk of /api/chat has a `message`, one of /api/generate a `response`. A tool call is
-never split over chunks. An error is a line that ends the stream. Blanks may precede a
-line's object.
+never split over chunks. An error is a line that ends the stream. Blanks may precede the
+object of a line.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ def check_stream(data: bytes, *, is_chat: bool) -> list[JsonObject]:
         # covers all of them.
         require(len(line.splitlines()) == 1, f"an empty line, or several in one: {line[:40]!r}")
         chunk = parse_object(line, "the line")
-        require(not has_failed, "a line after an error")
+        require(not has_failed, "a line follows an error")
         # After the status 200 an error can only be the last line of the stream.
         has_failed = "error" in chunk
         if has_failed:
             check_error(chunk)
             continue
-        require(not chunks or not chunks[-1]["done"], "a line after the last one")
+        require(not chunks or not chunks[-1]["done"], "a line follows the final one")
         _check_chunk(chunk, is_chat)
         require(not chunks or chunk["model"] == chunks[0]["model"], "the model changes")
         n_calls = _check_calls(chunk, is_chat, n_calls)
@@ -69,7 +70,7 @@ def check_stream(data: bytes, *, is_chat: bool) -> list[JsonObject]:
             any(part.get(name) for name in (text_field, "thinking", "tool_calls"))
             or "logprobs" in chunk
         )
-        require(chunk["done"] or has_content, "a chunk without content")
+        require(chunk["done"] or has_content, "a chunk has no content")
         chunks.append(chunk)
     if has_failed:
         return []
@@ -78,8 +79,8 @@ def check_stream(data: bytes, *, is_chat: bool) -> list[JsonObject]:
 
 
 def check_object(answer: JsonObject, *, is_chat: bool) -> None:
-    """Check a full answer, or the answer to a request that loads or unloads a model.
-    Raises Violation.
+    """Check a full response, or the response to a request that loads or unloads a
+    model. Raises Violation.
     """
     _check_chunk(answer, is_chat)
     require(answer["done"], "done is false")
@@ -92,7 +93,7 @@ def check_error(body: JsonObject) -> None:
 
 
 def fold_chunks(chunks: list[JsonObject], *, is_chat: bool) -> JsonObject:
-    """Combine the chunks of a stream to a full answer, as a client does."""
+    """Combine the chunks of a stream into a full response, as a client does."""
     parts = [chunk["message"] if is_chat else chunk for chunk in chunks]
     texts = {
         name: "".join(part.get(name, "") for part in parts)
@@ -124,7 +125,7 @@ def _check_chunk(chunk: JsonObject, is_chat: bool) -> None:
             _check_logprob(alternative)
     if not chunk["done"]:
         early = [name for name in ("done_reason", "context", *COUNTS) if name in chunk]
-        require(not early, f"{early} before the end")
+        require(not early, f"{early} before the final chunk")
         return
     reason = chunk.get("done_reason")
     require(reason in REASONS, f"done_reason is {reason!r}")

@@ -1,4 +1,6 @@
-"""Checks of values that several OpenAI dialects share: usage, token logprobs, errors."""
+"""Checks of values that several OpenAI dialects share: usage, token logprobs,
+errors.
+"""
 
 from __future__ import annotations
 

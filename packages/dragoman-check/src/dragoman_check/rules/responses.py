@@ -1,15 +1,17 @@
-"""Checks the wire format of Responses: streams and objects of any server, against
+"""The wire format of Responses: checks of streams and objects of any server, against
 OpenAI's API and Open Responses.
 
-stream:  created  [queued]  in_progress+  item*  completed | incomplete | failed  [DONE]
-         in_progress may be repeated anywhere; failed follows an error; incomplete ends
-         a cancelled response
-item:    output_item.added(i)  content events  output_item.done(i); one open at a time, i = 0, 1, 2 ...
-part:    added  delta*  done  part.done, in messages and reasoning; calls have delta* done without a part
+    stream:  created  [queued]  in_progress+  item*  completed | incomplete | failed
+             [DONE]; in_progress may be repeated anywhere; failed follows an error;
+             incomplete ends a cancelled response
+    item:    output_item.added(i)  content events  output_item.done(i); one open at a
+             time, i = 0, 1, 2 ...
+    part:    added  delta*  done  part.done, in messages and reasoning; calls have
+             delta* done without a part
 
-sequence_number counts all events from 0. The text of a `.done` event is the
-concatenation of its deltas, and the last event's response contains the items of all
-output_item.done events.
+`sequence_number` counts all events from 0. The text of a `.done` event is the
+concatenation of its deltas, and the response of the last event contains the items of
+all output_item.done events.
 """
 
 from __future__ import annotations
@@ -30,17 +32,18 @@ from .openai_values import check_chat_logprobs, check_error
 
 DONE_EVENT = f"data: {DONE}\n\n".encode()
 RESPONSE_FIELDS = (
-    "id", "object", "created_at", "completed_at", "status", "incomplete_details", "model", "previous_response_id",
-    "instructions", "output", "error", "tools", "tool_choice", "truncation", "parallel_tool_calls", "text", "top_p",
-    "presence_penalty", "frequency_penalty", "top_logprobs", "temperature", "reasoning", "usage",
-    "max_output_tokens", "max_tool_calls", "store", "background", "service_tier", "metadata", "safety_identifier",
-    "prompt_cache_key",
+    "id", "object", "created_at", "completed_at", "status", "incomplete_details", "model",
+    "previous_response_id", "instructions", "output", "error", "tools", "tool_choice",
+    "truncation", "parallel_tool_calls", "text", "top_p", "presence_penalty", "frequency_penalty",
+    "top_logprobs", "temperature", "reasoning", "usage", "max_output_tokens", "max_tool_calls",
+    "store", "background", "service_tier", "metadata", "safety_identifier", "prompt_cache_key",
 )  # fmt: skip
 """The fields that Open Responses requires in every response object, null or not."""
 OPTIONAL_FIELDS: JsonObject = {
-    "completed_at": None, "previous_response_id": None, "truncation": "disabled", "text": {"format": {"type": "text"}},
-    "presence_penalty": 0, "frequency_penalty": 0, "top_logprobs": 0, "reasoning": None, "usage": None,
-    "max_output_tokens": None, "max_tool_calls": None, "store": False, "background": False, "service_tier": None,
+    "completed_at": None, "previous_response_id": None, "truncation": "disabled",
+    "text": {"format": {"type": "text"}}, "presence_penalty": 0, "frequency_penalty": 0,
+    "top_logprobs": 0, "reasoning": None, "usage": None, "max_output_tokens": None,
+    "max_tool_calls": None, "store": False, "background": False, "service_tier": None,
     "safety_identifier": None, "prompt_cache_key": None,
 }  # fmt: skip
 """Those of RESPONSE_FIELDS that OpenAI's schema does not require, with the values that
@@ -181,7 +184,7 @@ class _OpenItem:
             # yield the same call.
             require(
                 self.done_arguments == "".join(self.pieces),
-                f"{event['type']} is not the join of its deltas",
+                f"{event['type']} differs from its concatenated deltas",
             )
 
     def _feed_command(self, event: JsonObject, name: str) -> None:
@@ -197,7 +200,7 @@ class _OpenItem:
         if begins:
             require(
                 self.done_arguments is not None or not self.commands,
-                "a command begins while another is open",
+                "a command starts while another is open",
             )
             self.commands.append(require_string(event.get("command"), "command"))
             self.done_arguments = None
@@ -210,7 +213,7 @@ class _OpenItem:
             self.done_arguments = require_string(event.get("command"), "command")
             require(
                 self.done_arguments == self.commands[-1],
-                f"{event['type']} is not the join of its deltas",
+                f"{event['type']} differs from its concatenated deltas",
             )
 
     def _feed_part(self, event: JsonObject, name: str) -> None:
@@ -228,10 +231,13 @@ class _OpenItem:
             expected = sum(
                 closed_kind.index_field == kind.index_field for closed_kind, _ in self.closed_parts
             )
-            require(index == expected, f"part {index} begins, expected {expected}")
+            require(index == expected, f"part {index} starts, expected {expected}")
             self.part = _OpenPart(kind, index)
             return
-        require(event.get(part.kind.index_field) == part.index, f"{event['type']} of another part")
+        require(
+            event.get(part.kind.index_field) == part.index,
+            f"{event['type']} of a part that is not open",
+        )
         if name == f"{part.kind.text_event}.delta" and part.done_text is None:
             piece = require_string(event.get("delta"), "delta")
             logprobs: list[object] = []
@@ -244,12 +250,12 @@ class _OpenItem:
             part.done_text = require_string(event.get(part.kind.text_field), part.kind.text_field)
             require(
                 part.done_text == "".join(part.pieces),
-                f"{event['type']} is not the join of its deltas",
+                f"{event['type']} differs from its concatenated deltas",
             )
             if part.kind is OUTPUT_TEXT:
                 require(
                     event.get("logprobs") == part.logprobs,
-                    f"{event['type']} has other logprobs than its deltas",
+                    f"{event['type']} has different logprobs than its deltas",
                 )
         else:
             require(
@@ -263,19 +269,19 @@ class _OpenItem:
     def close(self, item: JsonObject) -> None:
         require(
             item.get("id") == self.id and item.get("type") == self.kind,
-            f"item {self.index} has another id or type when it is done",
+            f"item {self.index} has a different id or type in output_item.done",
         )
         require(
             # Completed or incomplete: there are no failed items, only failed responses.
             self.kind == COMPACTION or item.get("status") in TERMINAL_STATUSES[:2],
-            f"a done item is {item.get('status')!r}",
+            f"the status in output_item.done is {item.get('status')!r}",
         )
         require(self.part is None, "output_item.done while a part is open")
         if self.kind in CALL_TEXT_FIELDS:
             require(
                 self.done_arguments is not None
                 and item.get(CALL_TEXT_FIELDS[self.kind]) == self.done_arguments,
-                "the call is not what was streamed",
+                "the call differs from the streamed call",
             )
             for key in ("call_id", "name", "namespace"):
                 require(item.get(key) == self.first_item.get(key), f"the call's {key} changed")
@@ -286,7 +292,7 @@ class _OpenItem:
             )
             if self.kind == "shell_call":
                 commands = require_object(item.get("action"), "action").get("commands")
-                require(commands == self.commands, "the commands are not what was streamed")
+                require(commands == self.commands, "the commands differ from the streamed commands")
             return
         for name in ("content", "summary"):
             texts = [
@@ -296,17 +302,18 @@ class _OpenItem:
             streamed = [
                 text for kind, text in self.closed_parts if kind.index_field == f"{name}_index"
             ]
-            require(texts == streamed, f"the item's {name} is not what was streamed")
+            require(texts == streamed, f"the item's {name} differs from the streamed {name}")
 
 
 def _check_part(event: JsonObject, kind: _PartKind, text: str, logprobs: list[object]) -> None:
     part = require_object(event.get("part"), "part")
     require(part.get("type") == kind.type, f"a part of type {part.get('type')!r}")
-    require(part.get(kind.text_field) == text, f"{event['type']} has another text")
+    require(part.get(kind.text_field) == text, f"{event['type']} has a different text")
     if kind is OUTPUT_TEXT:
         require(part.get("annotations") == [], f"{event['type']} has no annotations")
         require(
-            part.get("logprobs") == logprobs, f"{event['type']} has other logprobs than its deltas"
+            part.get("logprobs") == logprobs,
+            f"{event['type']} has different logprobs than its deltas",
         )
 
 
@@ -318,7 +325,8 @@ class _ResponsesStreamState:
         self.has_ended = False
         self._count = 0
         self._id: object = None
-        self._is_running = self._has_failed = False
+        self._is_running = False
+        self._has_failed = False
         self._item: _OpenItem | None = None
         self._done_items: list[JsonObject] = []
 
@@ -353,7 +361,7 @@ class _ResponsesStreamState:
         index = event.get("output_index")
         require(index == len(self._done_items), f"{kind}: output_index {index!r}")
         if name == "output_item.added":
-            require(self._item is None, "an item begins while another is open")
+            require(self._item is None, "an item starts while another is open")
             item = require_object(event.get("item"), "item")
             _check_added_item(item)
             self._item = _OpenItem(len(self._done_items), item)
@@ -378,7 +386,7 @@ class _ResponsesStreamState:
             require(not self._has_failed, f"response.{name} after an error")
             require(
                 response["status"] in ("in_progress", "queued"),
-                f"response.{name} is {response['status']!r}",
+                f"response.{name} has the status {response['status']!r}",
             )
             require(response["usage"] is None, f"response.{name} has usage before the end")
             self._is_running = self._is_running or name == "in_progress"
@@ -388,7 +396,8 @@ class _ResponsesStreamState:
         # response.incomplete.
         is_cancelled = response["status"] == "cancelled" and name == "incomplete"
         require(
-            response["status"] == name or is_cancelled, f"response.{name} is {response['status']!r}"
+            response["status"] == name or is_cancelled,
+            f"response.{name} has the status {response['status']!r}",
         )
         require(not self._has_failed or name == "failed", f"response.{name} after an error")
         if name == "failed" or is_cancelled:
@@ -396,12 +405,13 @@ class _ResponsesStreamState:
                 # The output may also contain the item that was open, as far as it was
                 # generated.
                 response["output"][: len(self._done_items)] == self._done_items,
-                "the output is not the items that were done",
+                "the output differs from the items of output_item.done",
             )
             return
         require(self._item is None, f"response.{name} while an item is open")
         require(
-            response["output"] == self._done_items, "the output is not the items that were done"
+            response["output"] == self._done_items,
+            "the output differs from the items of output_item.done",
         )
         require(response["usage"] is not None, f"response.{name} has no usage")
 
@@ -498,25 +508,27 @@ def _check_added_item(item: JsonObject) -> None:
     require(require_string(item.get("id"), "id"), "an item without an id")
     if kind == COMPACTION:
         # An item is added empty; its content follows in deltas, or in output_item.done.
-        require(item.get("encrypted_content") == "", "a compaction begins with its content")
+        require(item.get("encrypted_content") == "", "an added compaction has content")
         return
-    require(item.get("status") == "in_progress", f"an item begins as {item.get('status')!r}")
+    require(
+        item.get("status") == "in_progress", f"an added item has the status {item.get('status')!r}"
+    )
     if kind in CALL_TEXT_FIELDS:
         require(
             require_string(item.get("call_id"), "call_id")
             and require_string(item.get("name"), "name"),
             "a call without id or name",
         )
-        require(item.get(CALL_TEXT_FIELDS[kind]) == "", "a call begins with its text")
+        require(item.get(CALL_TEXT_FIELDS[kind]) == "", "an added call has text")
     elif kind in CLIENT_CALL_FIELDS:
         _check_client_call(item, str(kind), "item")
         action = item.get("action")
         require(
             kind != "shell_call" or action == {**require_object(action, "action"), "commands": []},
-            "commands",
+            "an added shell_call has commands",
         )
     else:
-        require(not item.get("content") and not item.get("summary"), "an item begins with content")
+        require(not item.get("content") and not item.get("summary"), "an added item has content")
 
 
 def _check_item(item: JsonObject, location: str) -> None:

@@ -1,13 +1,14 @@
-"""Checks SGLang's wire format of /generate, for any server whose events carry the
-cumulative text.
+"""The wire format of SGLang's /generate: checks of streams and objects of any server
+whose events carry the cumulative text.
 
-each choice:  partial*  finished       each event's text starts with the text of the previous one
-the stream:   choices interleaved, identified by `index` if there are several; then [DONE], unless an error came
+    choice:  partial*  finished; the text of each event starts with the text of the
+             previous event
+    stream:  choices interleaved, identified by `index` if there are several; then
+             [DONE], unless there is an error
 """
 
 from __future__ import annotations
 
-from . import json_values as checks
 from .event_streams import ParsedStream
 from .json_values import (
     JsonObject,
@@ -18,6 +19,7 @@ from .json_values import (
     require_objects,
     require_string,
 )
+from .openai_values import check_error
 
 REASONS = ("stop", "length", "abort")
 LOGPROB_FIELDS = ("input_token_logprobs", "output_token_logprobs")
@@ -32,9 +34,9 @@ def check_stream(data: bytes, *, choices: int = 1) -> list[JsonObject]:
     last_answers = dict[int, JsonObject]()
     has_failed = False
     for answer in stream.payloads:
-        require(not has_failed, "an event after an error")
+        require(not has_failed, "an event follows an error")
         if "error" in answer:
-            checks.check_error(answer["error"])
+            check_error(answer["error"])
             has_failed = True
             continue
         # SGLang sends `index` only if there are several choices.
@@ -44,7 +46,7 @@ def check_stream(data: bytes, *, choices: int = 1) -> list[JsonObject]:
         if previous is not None:
             require(
                 previous["meta_info"]["finish_reason"] is None,
-                "an event after the one that finished",
+                "an event follows the one with a finish_reason",
             )
             require(previous["meta_info"]["id"] == answer["meta_info"]["id"], "the id changed")
             require(
@@ -55,7 +57,10 @@ def check_stream(data: bytes, *, choices: int = 1) -> list[JsonObject]:
             starts_with_ids = answer["output_ids"][: len(earlier_ids)] == earlier_ids
             require(starts_with_ids, "the ids do not start with the previous ids")
         last_answers[index] = answer
-    require(stream.done != has_failed, "[DONE] after an error" if has_failed else "no [DONE]")
+    require(
+        stream.done != has_failed,
+        "[DONE] after an error" if has_failed else "the stream has no [DONE]",
+    )
     if has_failed:
         return []
     require(
@@ -68,9 +73,12 @@ def check_stream(data: bytes, *, choices: int = 1) -> list[JsonObject]:
 
 
 def check_object(answer: JsonObject) -> None:
-    """Check a full answer. Raises Violation."""
+    """Check a full response. Raises Violation."""
     _check_answer(answer)
-    require(answer["meta_info"]["finish_reason"] is not None, "it never finished")
+    require(
+        answer["meta_info"]["finish_reason"] is not None,
+        "finish_reason is null in the final response",
+    )
 
 
 def _check_answer(answer: JsonObject) -> None:
@@ -87,7 +95,7 @@ def _check_answer(answer: JsonObject) -> None:
     # compared in each.
     require(
         completion_tokens == len(ids),
-        f"completion_tokens is {completion_tokens}, there are {len(ids)} ids",
+        f"completion_tokens is {completion_tokens}, but there are {len(ids)} ids",
     )
     if meta.get("finish_reason") is not None:
         kind = require_object(meta["finish_reason"], "finish_reason").get("type")
@@ -101,14 +109,17 @@ def _check_answer(answer: JsonObject) -> None:
             require(text is None or isinstance(text, str), f"{name}: the text is not a string")
     if "output_token_logprobs" in meta:
         logprob_ids = [entry[1] for entry in meta["output_token_logprobs"]]
-        require(logprob_ids == ids, "output_token_logprobs are of other tokens")
+        require(logprob_ids == ids, "the ids of output_token_logprobs differ from output_ids")
         require(
             meta.get("output_token_logprobs_length") == len(ids),
-            "output_token_logprobs_length is wrong",
+            f"output_token_logprobs_length is not {len(ids)}",
         )
         for name, top_field in zip(LOGPROB_FIELDS, TOP_LOGPROB_FIELDS, strict=True):
             tops = require_array(meta.get(top_field, meta[name]), top_field)
-            require(len(tops) == len(meta[name]), f"{top_field} are of other tokens")
+            require(
+                len(tops) == len(meta[name]),
+                f"{top_field} has {len(tops)} entries, expected {len(meta[name])}",
+            )
     if meta.get("weight_versions"):
         spans = require_objects(meta["weight_versions"], "weight_versions")
         require(
@@ -122,4 +133,4 @@ def _check_answer(answer: JsonObject) -> None:
                 "a gap between weight_versions",
             )
             location = require_count(span.get("end"), "end")
-        require(location == len(ids), "weight_versions end before the answer, or after it")
+        require(location == len(ids), "weight_versions do not end at the last token")

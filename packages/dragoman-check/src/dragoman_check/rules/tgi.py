@@ -1,7 +1,8 @@
-"""Checks the wire formats of /generate and /generate_stream in TGI and LightLLM, for
-any server.
+"""The wire formats of /generate and /generate_stream in TGI and LightLLM: checks of
+streams and objects of any server.
 
-the stream:  token*  last        `index` counts the events; the concatenated token texts are `generated_text`
+    stream:  token*  final; `index` counts the events; the concatenated token texts are
+             `generated_text`
 
 The text of a control token is part of `generated_text` only if the request has
 `skip_special_tokens: false`.
@@ -30,20 +31,20 @@ ERRORS = ("generation", "incomplete_generation", "overloaded", "validation")
 def check_stream(data: bytes, *, prefix: str = "") -> list[JsonObject]:
     """Check a stream, and return all events; none if it failed. Raises Violation.
 
-    prefix: text that comes before the generated tokens' texts, such as the prompt.
+    prefix: text before the texts of the generated tokens, such as the prompt.
     """
     stream = ParsedStream(data)
     events = list[JsonObject]()
-    require(not stream.done, "a [DONE]")
+    require(not stream.done, "the stream contains [DONE]")
     has_failed = False
     for event in stream.payloads:
-        require(not has_failed, "an event after an error")
+        require(not has_failed, "an event follows an error")
         has_failed = "error" in event
         if has_failed:
             check_error(event)
             continue
         require(
-            not events or events[-1].get("generated_text") is None, "an event after the last one"
+            not events or events[-1].get("generated_text") is None, "an event follows the final one"
         )
         index = len(events) + 1
         require(
@@ -55,16 +56,21 @@ def check_stream(data: bytes, *, prefix: str = "") -> list[JsonObject]:
         require_key(event, "generated_text", "the event")
         require_key(event, "details", "the event")
         is_last = event["generated_text"] is not None
-        require(event.get("finished", is_last) is is_last, "finished is not whether it finished")
+        require(
+            event.get("finished", is_last) is is_last,
+            f"finished is {event.get('finished')!r}, expected {is_last}",
+        )
         if event["details"] is not None:
-            require(is_last, "details before the end")
+            require(is_last, "details before the final event")
             details = require_object(event["details"], "details")
             _check_reason(details)
             require_count(details.get("generated_tokens"), "generated_tokens")
         events.append(event)
     if has_failed:
         return []
-    require(events and events[-1].get("generated_text") is not None, "it never finished")
+    require(
+        events and events[-1].get("generated_text") is not None, "the stream has no final event"
+    )
     # The text is the prefix and the tokens' texts; those of control tokens may be
     # missing. `ends` holds the positions in the text at which the tokens so far may
     # end.
@@ -75,12 +81,12 @@ def check_stream(data: bytes, *, prefix: str = "") -> list[JsonObject]:
             end + len(token["text"]) for end in ends if text.startswith(token["text"], end)
         }
         ends = ends | next_ends if token["special"] else next_ends
-    require(len(text) in ends, "generated_text is not the text of the tokens")
+    require(len(text) in ends, "generated_text differs from the concatenated tokens")
     return events
 
 
 def check_object(answer: JsonObject) -> None:
-    """Check a full answer in TGI's format. Raises Violation."""
+    """Check a full response in TGI's format. Raises Violation."""
     require_string(answer.get("generated_text"), "generated_text")
     if answer.get("details") is None:
         return
@@ -92,19 +98,22 @@ def check_object(answer: JsonObject) -> None:
     generated_tokens = require_count(details.get("generated_tokens"), "generated_tokens")
     require(
         not tokens or generated_tokens == len(tokens),
-        f"generated_tokens is {generated_tokens}, there are {len(tokens)}",
+        f"generated_tokens is {generated_tokens}, but there are {len(tokens)} tokens",
     )
     for token in require_objects(details.get("prefill"), "prefill"):
         _check_token_logprob(token)
     if "top_tokens" in details:
         top_tokens = require_array(details["top_tokens"], "top_tokens")
-        require(len(top_tokens) == len(tokens), "top_tokens are of other tokens")
+        require(
+            len(top_tokens) == len(tokens),
+            f"top_tokens has {len(top_tokens)} entries, expected {len(tokens)}",
+        )
 
 
 def check_lightllm(answer: JsonObject) -> None:
-    """Check a full answer with one choice in LightLLM's format. Raises Violation."""
+    """Check a full response with one choice in LightLLM's format. Raises Violation."""
     texts = require_array(answer.get("generated_text"), "generated_text")
-    require(len(texts) == 1, "there is not one text")
+    require(len(texts) == 1, f"generated_text has {len(texts)} texts, expected 1")
     require_string(texts[0], "generated_text[0]")
     require_count(answer.get("prompt_tokens"), "prompt_tokens")
     require(
@@ -116,13 +125,13 @@ def check_lightllm(answer: JsonObject) -> None:
         tokens = require_objects(answer["tokens"], "tokens")
         require(
             not tokens or output_tokens == len(tokens),
-            f"count_output_tokens is {output_tokens}, there are {len(tokens)}",
+            f"count_output_tokens is {output_tokens}, but there are {len(tokens)} tokens",
         )
         for number, token in enumerate(tokens, start=1):
             _check_token(token)
             require(
                 token.get("count_output_tokens", number) == number,
-                "tokens are not counted one by one",
+                f"count_output_tokens of token {number} is {token.get('count_output_tokens')!r}",
             )
 
 

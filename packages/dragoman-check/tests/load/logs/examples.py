@@ -15,16 +15,18 @@ COUNTS = ((10, 3), (200, 2), (33, 1), (7, 5))
 T0 = 1_760_000_000.0
 
 
-def first(index: int) -> float:
+def first_token_at(index: int) -> float:
     return ARRIVALS[index] + TTFT
 
 
-def last(index: int) -> float:
-    return first(index) + GAP * (COUNTS[index][1] - 1)
+def last_token_at(index: int) -> float:
+    return first_token_at(index) + GAP * (COUNTS[index][1] - 1)
 
 
 def vllm_bench(**changes: Any) -> bytes:
-    """Return a result of vLLM 0.11's `vllm bench serve --save-result --save-detailed`."""
+    """Return a result of vLLM 0.11's `vllm bench serve --save-result
+    --save-detailed`.
+    """
     result: dict[str, Any] = {
         "date": "20251009-120000",
         "endpoint_type": "openai",
@@ -70,8 +72,8 @@ def _guidellm_item(index: int, version: str) -> dict[str, Any]:
     inputs, outputs = COUNTS[index]
     item = {"request_id": f"q{index}", "prompt_tokens": inputs, "output_tokens": outputs}
     start = T0 + ARRIVALS[index]
-    begin = T0 + first(index)
-    end = T0 + last(index)
+    begin = T0 + first_token_at(index)
+    end = T0 + last_token_at(index)
     match version:
         case "0.2":
             return {**item, "start_time": start, "first_token_time": begin, "last_token_time": end}
@@ -105,7 +107,7 @@ def _aiperf_record(index: int, metadata: dict[str, Any]) -> dict[str, Any]:
             "session_num": index,
             "x_request_id": f"q{index}",
             "request_start_ns": int((T0 + ARRIVALS[index]) * 1e9),
-            "request_end_ns": int((T0 + last(index)) * 1e9),
+            "request_end_ns": int((T0 + last_token_at(index)) * 1e9),
             "worker_id": "0",
             "was_cancelled": False,
             **metadata,
@@ -113,7 +115,10 @@ def _aiperf_record(index: int, metadata: dict[str, Any]) -> dict[str, Any]:
         "metrics": {
             "time_to_first_token": {"value": TTFT * 1000, "unit": "ms"},
             "inter_token_latency": {"value": GAP * 1000, "unit": "ms"},
-            "request_latency": {"value": (last(index) - ARRIVALS[index]) * 1000, "unit": "ms"},
+            "request_latency": {
+                "value": (last_token_at(index) - ARRIVALS[index]) * 1000,
+                "unit": "ms",
+            },
             "input_sequence_length": {"value": inputs, "unit": "tokens"},
             "output_sequence_length": {"value": outputs, "unit": "tokens"},
         },
@@ -137,13 +142,13 @@ def genai_perf(*, usage: bool = True) -> bytes:
 def _genai_perf_request(index: int, *, usage: bool) -> dict[str, Any]:
     inputs, outputs = COUNTS[index]
     start = T0 + ARRIVALS[index]
-    moments = [first(index) + GAP * token for token in range(outputs)]
+    moments = [first_token_at(index) + GAP * token for token in range(outputs)]
     chunks: list[dict[str, Any]] = [
         {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
     ]
     chunks += [{"choices": [{"index": 0, "delta": {"content": "x"}}]} for _ in moments]
     chunks += [{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]
-    times = [first(index) - 0.01, *moments, last(index) + 0.01]
+    times = [first_token_at(index) - 0.01, *moments, last_token_at(index) + 0.01]
     if usage:
         chunks.append(
             {"choices": [], "usage": {"prompt_tokens": inputs, "completion_tokens": outputs}}
@@ -179,13 +184,30 @@ def _exchange(index: int, *, usage: bool) -> dict[str, Any]:
     return {"at": begin, "method": "POST", "path": "/v1/chat/completions", "body": "{}", **rest}
 
 
+def bench_log() -> bytes:
+    """Return a log of `dragoman bench` with two requests, the first with shared blocks."""
+    first_request = {
+        "id": "r0",
+        "arrival_s": 0.0,
+        "scheduled_s": 0.001865,
+        "first_token_s": 0.125,
+        "last_token_s": 0.25,
+        "input_tokens": 16,
+        "output_tokens": 3,
+        "block_hashes": ["4d504032553d"],
+        "block_size": 16,
+    }
+    second_request = {**first_request, "id": "r1", "block_hashes": []}
+    return b"\n".join(json.dumps(line).encode() for line in (first_request, second_request))
+
+
 def rows() -> list[dict[str, Any]]:
     return [
         {
             "request_id": f"q{index}",
             "start_time": T0 + ARRIVALS[index],
             "ttft_ms": TTFT * 1000,
-            "e2e_latency_ms": (last(index) - ARRIVALS[index]) * 1000,
+            "e2e_latency_ms": (last_token_at(index) - ARRIVALS[index]) * 1000,
             "prompt_tokens": COUNTS[index][0],
             "completion_tokens": COUNTS[index][1],
         }

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +14,7 @@ from dragoman_check.load.logs.measured_log import LogError, join_logs
 
 from . import examples
 
-FOLDER = Path(__file__).parents[2] / "data" / "measured-runs"
-SAME: dict[str, Callable[[], bytes]] = {
+LOGS: dict[str, Callable[[], bytes]] = {
     "vllm bench serve": examples.vllm_bench,
     "guidellm": examples.guidellm,
     "guidellm 0.2": lambda: examples.guidellm("0.2"),
@@ -32,17 +30,17 @@ SAME: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("tool", SAME)
+@pytest.mark.parametrize("tool", LOGS)
 def test_read_log_all_formats_yield_same_requests(tool: str) -> None:
-    log = read_any(SAME[tool]())
+    log = read_any(LOGS[tool]())
     assert tool.startswith(log.format)
     assert [(timing.input_tokens, timing.output_tokens) for timing in log.timings] == list(
         examples.COUNTS
     )
     for index, timing in enumerate(log.timings):
         assert timing.arrival_s == pytest.approx(examples.ARRIVALS[index], abs=1e-5)
-        assert timing.first_token_s == pytest.approx(examples.first(index), abs=1e-5)
-        assert timing.last_token_s == pytest.approx(examples.last(index), abs=1e-5)
+        assert timing.first_token_s == pytest.approx(examples.first_token_at(index), abs=1e-5)
+        assert timing.last_token_s == pytest.approx(examples.last_token_at(index), abs=1e-5)
     assert [request.id for request in log.requests] == [timing.id for timing in log.timings]
     assert [request.output_tokens for request in log.requests] == [
         outputs for _, outputs in examples.COUNTS
@@ -50,9 +48,8 @@ def test_read_log_all_formats_yield_same_requests(tool: str) -> None:
 
 
 def test_read_log_own_format_keeps_block_hashes() -> None:
-    log = read_any((FOLDER / "rtx4090-llama-3.1-8b.jsonl").read_bytes())
-    assert len(log.requests) == 300
-    assert log.requests[0].block_hashes[0] == "4d504032553d"
+    log = read_any(examples.bench_log())
+    assert [request.block_hashes for request in log.requests] == [("4d504032553d",), ()]
     assert log.timings[0].scheduled_s == pytest.approx(0.001865)
 
 
@@ -66,13 +63,13 @@ def test_read_log_failed_requests_skipped_with_note() -> None:
 
 
 def test_join_logs_appends_runs_in_time() -> None:
-    one = read_any(examples.table_csv())
-    both = join_logs([one, read_any(examples.aiperf())])
-    assert both.format == "CSV and aiperf"
-    assert [timing.id for timing in both.timings][3:5] == ["1/q3", "2/q0"]
-    assert both.timings[4].arrival_s > both.timings[3].last_token_s + 1000
-    assert both.timings[4].ttft == pytest.approx(examples.TTFT)
-    assert join_logs([one]) is one
+    log = read_any(examples.table_csv())
+    joined = join_logs([log, read_any(examples.aiperf())])
+    assert joined.format == "CSV and aiperf"
+    assert [timing.id for timing in joined.timings][3:5] == ["1/q3", "2/q0"]
+    assert joined.timings[4].arrival_s > joined.timings[3].last_token_s + 1000
+    assert joined.timings[4].ttft == pytest.approx(examples.TTFT)
+    assert join_logs([log]) is log
 
 
 def test_read_log_appended_recording_yields_separate_runs() -> None:
@@ -105,15 +102,15 @@ def test_duplicate_ids_are_distinguished() -> None:
     assert len({timing.id for timing in read_any(json.dumps(rows).encode()).timings}) == 4
 
 
-VLLM = json.loads(examples.vllm_bench())
-SUMMARY = {name: value for name, value in VLLM.items() if not isinstance(value, list)}
+VLLM_RESULT = json.loads(examples.vllm_bench())
+SUMMARY_ONLY = {name: value for name, value in VLLM_RESULT.items() if not isinstance(value, list)}
 
 
 @pytest.mark.parametrize(
-    ("data", "why"),
+    ("data", "message"),
     [
         (
-            json.dumps(SUMMARY).encode(),
+            json.dumps(SUMMARY_ONLY).encode(),
             "has no individual requests; run it again with --save-detailed",
         ),
         (
@@ -148,6 +145,6 @@ SUMMARY = {name: value for name, value in VLLM.items() if not isinstance(value, 
         (b'{"id": 1}\n{broken', "line 2"),
     ],
 )
-def test_missing_columns_are_named(data: bytes, why: str) -> None:
-    with pytest.raises(LogError, match=why):
+def test_missing_columns_are_named(data: bytes, message: str) -> None:
+    with pytest.raises(LogError, match=message):
         read_any(data)

@@ -1,7 +1,7 @@
 """`dragoman calibrate`: fits a simulator profile to benchmark logs, or to a live server
 that it benchmarks.
 
-Log parsing and fitting are in `simulation`.
+Log parsing is in `dragoman_check.load.logs`, fitting in `dragoman_sim.lab`.
 """
 
 from __future__ import annotations
@@ -11,30 +11,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import msgspec
-import typer
 
-from dragoman.commands.options import (
-    EngineOptions,
-    build_api_key_option,
+from dragoman.core.errors import DragomanError
+from dragoman_check.commands.server_options import build_api_key_option, build_extra_body_option
+from dragoman_check.commands.workload import WorkloadOptions, load_workload
+from dragoman_cli import (
+    Argument,
+    Option,
     build_command,
-    build_extra_body_option,
     print_warning,
     read_file,
     show_progress,
 )
-from dragoman_check.commands.workload import WorkloadOptions, load_workload
 
 from ..engine.scheduler_config import SimulatedSchedulerConfig
+from ..vllm_flags import explain_option
+from .engine_options import EngineOptions
 
 if TYPE_CHECKING:
     from dragoman_check.load.logs.measured_log import MeasuredLog
 
     from ..engine.profile import MetricError, SimulatorProfile
 
-HARDWARE_PANEL = "Hardware and model"
-SERVER_PANEL = "Measuring a live server"
-OUTPUT_PANEL = "Output"
+HARDWARE_GROUP = "Hardware and model"
+SERVER_GROUP = "Measuring a live server"
+OUTPUT_GROUP = "Output"
 FIT_FRACTION = 3
 """By default the first 1/FIT_FRACTION of the requests of each log is fitted; the others
 are held out.
@@ -43,8 +46,9 @@ WARN_ERROR = 0.05
 """Relative error of a mean above which a warning is printed."""
 HELP = """Fit a simulator profile to measured requests, and report its error on held-out requests.
 
-LOG is a result file of vllm bench serve (--save-detailed), guidellm, aiperf or genai-perf, a recording, or a table of
-requests (CSV, JSON, JSON Lines). With --url it is the workload to send to that server: a trace, poisson or bursts.
+LOG is a result file of vllm bench serve (--save-detailed), guidellm, aiperf or
+genai-perf, a recording, or a table of requests (CSV, JSON, JSON Lines). With --url it
+is the workload to send to that server: a trace, poisson or bursts.
 """
 
 
@@ -53,148 +57,141 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
     """Options of `dragoman calibrate`; None means not set."""
 
     logs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="LOG", help="Benchmark logs; with --url a workload.", show_default=False
+        tuple[str, ...],
+        Argument(
+            metavar="LOG",
+            help="Benchmark logs; with --url a workload.",
         ),
     ]
-    name: Annotated[str, typer.Option(help="Name of the new profile.")] = "mine"
+    name: Annotated[str, Option(help="Name of the new profile.")] = "mine"
     out: Annotated[
         str | None,
-        typer.Option(
-            "--out", "-o", metavar="FILE", help="File for the profile (.yaml).", show_default=False
+        Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="File for the profile (.yaml).",
         ),
     ] = None
     fit_requests: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Number of requests to fit on, the first of each log; by default a third.",
-            show_default=False,
-            min=1,
+            minimum=1,
         ),
     ] = None
     spread: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--spread/--no-spread",
             help="Fit six more times, to tell how far the error moves with meaningless choices.",
         ),
     ] = True
     unit: Annotated[
         str,
-        typer.Option(
-            help="Time unit of tables whose column names do not state it: s, ms, us or ns."
-        ),
+        Option(help="Time unit of tables whose column names do not state it: s, ms, us or ns."),
     ] = "s"
 
     like: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="PROFILE",
-            rich_help_panel=HARDWARE_PANEL,
-            show_default=False,
+            group=HARDWARE_GROUP,
             help="Profile to copy hardware, model and engine settings from, unless given.",
         ),
     ] = None
     hardware: Annotated[
         str | None,
-        typer.Option(
-            help="Name of the hardware.", rich_help_panel=HARDWARE_PANEL, show_default=False
+        Option(
+            help="Name of the hardware.",
+            group=HARDWARE_GROUP,
         ),
     ] = None
     memory_bandwidth: Annotated[
         float | None,
-        typer.Option(
+        Option(
             help="Memory bandwidth of one device, in bytes per second.",
-            rich_help_panel=HARDWARE_PANEL,
-            show_default=False,
-            min=1,
+            group=HARDWARE_GROUP,
+            minimum=1,
         ),
     ] = None
     tensor_parallel_size: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Number of tensor-parallel devices.",
-            rich_help_panel=HARDWARE_PANEL,
-            show_default=False,
-            min=1,
+            group=HARDWARE_GROUP,
+            minimum=1,
         ),
     ] = None
     data_parallel_size: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Number of data-parallel ranks; all other settings are of one rank.",
-            rich_help_panel=HARDWARE_PANEL,
-            show_default=False,
-            min=1,
+            group=HARDWARE_GROUP,
+            minimum=1,
         ),
     ] = None
     enable_expert_parallel: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--enable-expert-parallel/--no-enable-expert-parallel",
             help="Whether the data-parallel ranks share their experts, so that they step together.",
-            rich_help_panel=HARDWARE_PANEL,
-            show_default=False,
+            group=HARDWARE_GROUP,
         ),
     ] = None
     model: Annotated[
         str | None,
-        typer.Option(help="Name of the model.", rich_help_panel=HARDWARE_PANEL, show_default=False),
+        Option(help="Name of the model.", group=HARDWARE_GROUP),
     ] = None
     weight_bytes: Annotated[
         float | None,
-        typer.Option(
+        Option(
             help="Bytes of weights that a step reads: 2 per parameter for bf16.",
-            rich_help_panel=HARDWARE_PANEL,
-            show_default=False,
-            min=1,
+            group=HARDWARE_GROUP,
+            minimum=1,
         ),
     ] = None
     kv_bytes_per_token: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="KV cache bytes per token: 2 * layers * KV heads * head size * bytes per value.",
-            rich_help_panel=HARDWARE_PANEL,
-            show_default=False,
-            min=1,
+            group=HARDWARE_GROUP,
+            minimum=1,
         ),
     ] = None
 
     url: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Base URL of an OpenAI-compatible server to measure.",
-            rich_help_panel=SERVER_PANEL,
-            show_default=False,
+            group=SERVER_GROUP,
         ),
     ] = None
     served_model: Annotated[
         str | None,
-        typer.Option(
-            help="Model name on that server.", rich_help_panel=SERVER_PANEL, show_default=False
+        Option(
+            help="Model name on that server.",
+            group=SERVER_GROUP,
         ),
     ] = None
     api_key: Annotated[
-        str | None, build_api_key_option(SERVER_PANEL, "API key of that server.")
+        str | None, build_api_key_option(SERVER_GROUP, "API key of that server.")
     ] = None
-    extra_body: Annotated[str, build_extra_body_option(SERVER_PANEL)] = "{}"
+    extra_body: Annotated[str, build_extra_body_option(SERVER_GROUP)] = "{}"
     save_log: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Write the measured timings as JSON Lines.",
-            rich_help_panel=SERVER_PANEL,
-            show_default=False,
+            group=SERVER_GROUP,
         ),
     ] = None
 
     plots: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE",
-            rich_help_panel=OUTPUT_PANEL,
-            show_default=False,
+            group=OUTPUT_GROUP,
             help="Write plots of measured against simulated times to this .png, .svg, .pdf or "
             ".html file (requires "
             "the extra `plots`).",
@@ -228,7 +225,7 @@ def _run_calibration(options: CalibrateOptions) -> None:
     profile = _fit_profile(options, base_profile, log, frozenset(fitted_ids))
     if options.out is not None:
         Path(options.out).write_text(dumps(profile), encoding="utf-8")
-    typer.echo(_format_fit(profile), nl=False)
+    click.echo(_format_fit(profile), nl=False)
     error = None if profile.calibration is None else profile.calibration.error
     worst = (
         0.0
@@ -390,4 +387,12 @@ def _format_row(error: MetricError) -> str:
     return "".join(f"{value:>+9.2%}" for value in (error.mean, error.p50, error.p90, error.p99))
 
 
-calibrate = build_command(CalibrateOptions, _run_calibration, about=HELP)
+COMMAND = build_command(
+    "calibrate",
+    CalibrateOptions,
+    _run_calibration,
+    help=HELP,
+    short_help="Fit a simulator profile to measured requests.",
+    errors=(DragomanError,),
+    explain_option=explain_option,
+)

@@ -1,5 +1,8 @@
 """Plots of a calibration: measured against simulated times."""
 
+# matplotlib's annotations of `plot` and its like are incomplete.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import click
 
-import typer
-
-if TYPE_CHECKING:
-    pass
+from dragoman_cli import build_command
 
 
 def profiles() -> None:
@@ -16,7 +13,7 @@ def profiles() -> None:
     """
     from ..engine.profile import list_profiles, load  # noqa: PLC0415 - numpy is slow to load
 
-    typer.echo(
+    click.echo(
         f"{'profile':<28}{'hardware':<32}{'model':<28}{'TTFT':>8}{'latency':>9}{'TPOT':>8}   "
         f"error of the mean"
     )
@@ -29,4 +26,7 @@ def profiles() -> None:
             if means
             else "   predicted from datasheets"
         )
-        typer.echo(f"{name:<28}{profile.hardware.name:<32}{profile.model.name:<28}{errors_text}")
+        click.echo(f"{name:<28}{profile.hardware.name:<32}{profile.model.name:<28}{errors_text}")
+
+
+COMMAND = build_command("profiles", profiles, short_help="List the simulator's profiles.")

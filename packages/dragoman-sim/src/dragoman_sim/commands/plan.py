@@ -1,4 +1,6 @@
-"""`dragoman plan`: finds the cheapest fleet for an SLO. The search is in `simulation`."""
+"""`dragoman plan`: finds the cheapest fleet for an SLO. The search is in
+`dragoman_sim.lab`.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +8,24 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import msgspec
-import typer
 
-from dragoman.commands.options import build_command, print_warning, show_progress
+from dragoman.core.errors import DragomanError
 from dragoman_check.commands.workload import WorkloadOptions, load_workload
+from dragoman_cli import Argument, Option, build_command, print_warning, show_progress
 
-from .predict_profile import MODEL_HELP, OUTPUT_PANEL, SEARCH_PANEL, read_dtype
+from ..vllm_flags import explain_option
+from .predict_profile import MODEL_HELP, OUTPUT_GROUP, SEARCH_GROUP, read_dtype
 
 if TYPE_CHECKING:
     from ..lab.planner import Plan
 
 PLAN_HELP = """Find the cheapest fleet that meets a service level objective, by simulation.
 
-TRACE is a file or a generated workload, as for `simulate`. Every combination of GPU, model, tensor parallelism and
-engine settings is predicted from datasheets, and the smallest sufficient number of replicas of each is searched for.
+TRACE is a file or a generated workload, as for `simulate`. Every combination of GPU,
+model, tensor parallelism and engine settings is predicted from datasheets, and the
+smallest sufficient number of replicas of each is searched for.
 """
 
 
@@ -29,91 +34,79 @@ class PlanOptions(WorkloadOptions):
     """Options of `dragoman plan`."""
 
     trace: Annotated[
-        str, typer.Argument(metavar="TRACE", help="File, or `poisson`, `bursts` or `sessions`.")
+        str, Argument(metavar="TRACE", help="File, or `poisson`, `bursts` or `sessions`.")
     ]
     slo: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="OBJECTIVES",
             help='Objectives of the whole workload, such as "p99 ttft < 1s, p99 itl < 50ms".',
         ),
     ]
     gpus: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="NAME:PRICE,...",
             help="GPUs with the price of one per hour, such as h100-sxm:2.5,l40s:0.9.",
         ),
     ]
-    models: Annotated[
-        str, typer.Option("--models", "--model", metavar="MODEL,...", help=MODEL_HELP)
-    ]
+    models: Annotated[str, Option("--models", "--model", metavar="MODEL,...", help=MODEL_HELP)]
     dtype: Annotated[
         str | None,
-        typer.Option(help="Format of the weights; by default the config's.", show_default=False),
+        Option(help="Format of the weights; by default the config's."),
     ] = None
     tp: Annotated[
         str,
-        typer.Option(
-            metavar="N,...", help="Tensor-parallel sizes to try.", rich_help_panel=SEARCH_PANEL
-        ),
+        Option(metavar="N,...", help="Tensor-parallel sizes to try.", group=SEARCH_GROUP),
     ] = "1,2,4,8"
     max_num_seqs: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="N,...",
             help="Values to try; empty is vLLM's default for the GPU.",
-            rich_help_panel=SEARCH_PANEL,
+            group=SEARCH_GROUP,
         ),
     ] = ""
     max_num_batched_tokens: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="N,...",
             help="Values to try; empty is vLLM's default for the GPU.",
-            rich_help_panel=SEARCH_PANEL,
+            group=SEARCH_GROUP,
         ),
     ] = ""
     prefill_decode: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="P:D,...",
             help="Also try disaggregated fleets with these ratios of prefill to decode replicas, "
             "such as 1:1,1:3.",
-            rich_help_panel=SEARCH_PANEL,
+            group=SEARCH_GROUP,
         ),
     ] = ""
     routing: Annotated[
         str,
-        typer.Option(
-            help="Routing policy, as of `dragoman simulate`.", rich_help_panel=SEARCH_PANEL
-        ),
+        Option(help="Routing policy, as of `dragoman simulate`.", group=SEARCH_GROUP),
     ] = "least-loaded"
     max_devices: Annotated[
         int,
-        typer.Option(
-            help="Maximum number of devices of a fleet.", min=1, rich_help_panel=SEARCH_PANEL
-        ),
+        Option(help="Maximum number of devices of a fleet.", minimum=1, group=SEARCH_GROUP),
     ] = 64
     processes: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Processes to simulate in; by default one per core.",
-            min=1,
-            show_default=False,
-            rich_help_panel=SEARCH_PANEL,
+            minimum=1,
+            group=SEARCH_GROUP,
         ),
     ] = None
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT_PANEL)
-    ] = False
+    json: Annotated[bool, Option("--json", help="Print JSON.", group=OUTPUT_GROUP)] = False
     plots: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Write plots to this .png, .svg, .pdf or .html file (requires the extra `plots`).",
-            show_default=False,
-            rich_help_panel=OUTPUT_PANEL,
+            group=OUTPUT_GROUP,
         ),
     ] = None
 
@@ -177,7 +170,7 @@ def _plan(options: PlanOptions) -> None:
         from .plan_plots import draw_plan  # noqa: PLC0415 - it needs matplotlib
 
         draw_plan(options.plots, result, workload, routing)
-    typer.echo(_format_json(result) if options.json else render_plan(result), nl=False)
+    click.echo(_format_json(result) if options.json else render_plan(result), nl=False)
 
 
 def _read_price(text: str) -> tuple[str, float]:
@@ -241,4 +234,12 @@ def _format_json(result: Plan) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
-plan = build_command(PlanOptions, _plan, about=PLAN_HELP)
+COMMAND = build_command(
+    "plan",
+    PlanOptions,
+    _plan,
+    help=PLAN_HELP,
+    short_help="Find the cheapest fleet that meets an objective.",
+    errors=(DragomanError,),
+    explain_option=explain_option,
+)

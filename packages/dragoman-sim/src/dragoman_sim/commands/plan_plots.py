@@ -1,5 +1,8 @@
 """Plots of a plan: cost against latency of all fleets, the best fleet by arrival rate."""
 
+# matplotlib's annotations of `plot` and its like are incomplete.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence

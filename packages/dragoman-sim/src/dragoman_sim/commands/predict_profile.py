@@ -1,4 +1,6 @@
-"""`dragoman profile`: predicts a simulator profile from datasheets. The prediction is in `simulation`."""
+"""`dragoman profile`: predicts a simulator profile from datasheets. The prediction is
+in `dragoman_sim.lab`.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +8,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import msgspec
-import typer
 
-from dragoman.commands.options import EngineOptions, build_command
+from dragoman_cli import Option, build_command
+
+from ..vllm_flags import explain_option
+from .engine_options import EngineOptions
 
 if TYPE_CHECKING:
     from ..lab.model_shape import Dtype
 
 
-PARALLEL_PANEL = "Parallelism"
+PARALLEL_GROUP = "Parallelism"
 
 
-SEARCH_PANEL = "Search"
+SEARCH_GROUP = "Search"
 
 
-OUTPUT_PANEL = "Output"
+OUTPUT_GROUP = "Output"
 
 
 MODEL_HELP = "A model of the built-in table, a config.json, or a directory with one."
 
 
-PROFILE_HELP = """Predict a simulator profile from a GPU's datasheet and a model's config.json, without measurements.
+PROFILE_HELP = """Predict a simulator profile from a GPU's datasheet and a model's
+config.json, without measurements.
 
-The prediction is a roofline: bytes and operations of a step over the device's bandwidth and operations per second, plus
-collectives between devices. Use `calibrate` where there is a benchmark log.
+The prediction is a roofline: bytes and operations of a step over the device's bandwidth
+and operations per second, plus collectives between devices. Use `calibrate` where there
+is a benchmark log.
 """
 
 
@@ -40,61 +47,56 @@ class ProfileOptions(EngineOptions):
 
     gpu: Annotated[
         str,
-        typer.Option(
-            metavar="NAME|FILE", help="GPU of the table, or a YAML file with its figures."
-        ),
+        Option(metavar="NAME|FILE", help="GPU of the table, or a YAML file with its figures."),
     ]
-    model: Annotated[str, typer.Option(metavar="MODEL", help=MODEL_HELP)]
+    model: Annotated[str, Option(metavar="MODEL", help=MODEL_HELP)]
     dtype: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Format of the weights: bf16, fp8, int8, int4 or fp4; by default the config's.",
-            show_default=False,
         ),
     ] = None
     tensor_parallel_size: Annotated[
         int,
-        typer.Option(
+        Option(
             "--tensor-parallel-size",
             "--tp",
             help="Devices per replica.",
-            min=1,
-            rich_help_panel=PARALLEL_PANEL,
+            minimum=1,
+            group=PARALLEL_GROUP,
         ),
     ] = 1
     data_parallel_size: Annotated[
         int,
-        typer.Option(
+        Option(
             "--data-parallel-size",
             "--dp",
             help="Data-parallel ranks.",
-            min=1,
-            rich_help_panel=PARALLEL_PANEL,
+            minimum=1,
+            group=PARALLEL_GROUP,
         ),
     ] = 1
     enable_expert_parallel: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--enable-expert-parallel",
             "--ep",
             help="Share the experts among all ranks, which then run in lock-step.",
-            rich_help_panel=PARALLEL_PANEL,
+            group=PARALLEL_GROUP,
         ),
     ] = False
     gpu_memory_utilization: Annotated[
         float,
-        typer.Option(
+        Option(
             help="Share of a device's memory for weights, activations and KV cache.",
-            min=0.01,
-            max=1.0,
+            minimum=0.01,
+            maximum=1.0,
         ),
     ] = 0.9
-    name: Annotated[str | None, typer.Option(help="Name of the profile.", show_default=False)] = (
-        None
-    )
+    name: Annotated[str | None, Option(help="Name of the profile.")] = None
     out: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--out",
             "-o",
             metavar="FILE",
@@ -128,10 +130,10 @@ def _predict(options: ProfileOptions) -> None:
     )
     text = dumps(profile)
     if options.out is None:
-        typer.echo(text, nl=False)
+        click.echo(text, nl=False)
     else:
         Path(options.out).write_text(text, encoding="utf-8")
-        typer.echo(
+        click.echo(
             f"{options.out}: {profile.model.name} on {profile.hardware.name}, predicted from "
             f"datasheets"
         )
@@ -147,4 +149,11 @@ def read_dtype(value: str | None) -> Dtype | None:
     return msgspec.convert(value, Dtype)
 
 
-profile = build_command(ProfileOptions, _predict, about=PROFILE_HELP)
+COMMAND = build_command(
+    "profile",
+    ProfileOptions,
+    _predict,
+    help=PROFILE_HELP,
+    short_help="Predict a simulator profile from datasheets.",
+    explain_option=explain_option,
+)

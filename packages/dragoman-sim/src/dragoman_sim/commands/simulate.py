@@ -1,31 +1,30 @@
-"""`dragoman simulate`: runs a trace or a generated workload on a fleet of simulated vLLM servers.
+"""`dragoman simulate`: runs a trace or a generated workload on a fleet of simulated
+vLLM servers.
 
-It is faster than real time. The simulation itself is in `dragoman.simulation`.
+It is faster than real time. The simulation itself is in `dragoman_sim.lab`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import msgspec
-import typer
 
-from dragoman.commands.options import (
-    ENGINE_PANEL,
-    EngineOptions,
-    build_command,
-    build_engine_option,
-    show_progress,
-)
+from dragoman.core.errors import DragomanError
 from dragoman_check.commands.workload import (
     WorkloadOptions,
     build_slo_option,
     load_workload,
     read_slo,
 )
+from dragoman_cli import Argument, Option, build_command, show_progress
+
+from ..vllm_flags import explain_option
+from .engine_options import ENGINE_GROUP, EngineOptions, build_engine_option
 
 if TYPE_CHECKING:
     from dragoman_check.load.load_statistics import Slo
@@ -38,14 +37,14 @@ if TYPE_CHECKING:
     from ..lab.fleet import Fleet
     from ..lab.replay_result import ReplayResult
 
-FLEET_PANEL = "Fleet"
-SLO_PANEL = "Service level objective"
-OUTPUT_PANEL = "Output"
+FLEET_GROUP = "Fleet"
+SLO_GROUP = "Service level objective"
+OUTPUT_GROUP = "Output"
 HELP = """Simulate a workload on a fleet of vLLM servers and report benchmark metrics.
 
-TRACE is a file (our JSON Lines, a trace of Mooncake, Azure or BurstGPT, ShareGPT's conversations, or the log of a
-benchmark tool; - is the standard input), or a generated workload: `poisson`, `bursts`, or `sessions`
-(conversations with shared prefixes).
+TRACE is a file (our JSON Lines, a trace of Mooncake, Azure or BurstGPT, ShareGPT's
+conversations, or the log of a benchmark tool; - is the standard input), or a generated
+workload: `poisson`, `bursts`, or `sessions` (conversations with shared prefixes).
 """
 
 
@@ -56,11 +55,11 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
     """
 
     trace: Annotated[
-        str, typer.Argument(metavar="TRACE", help="File, or `poisson`, `bursts` or `sessions`.")
+        str, Argument(metavar="TRACE", help="File, or `poisson`, `bursts` or `sessions`.")
     ]
     profile: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="NAME|FILE",
             help="Hardware and model profile; `dragoman profiles` lists the built-in ones.",
         ),
@@ -68,111 +67,106 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
 
     replicas: Annotated[
         int,
-        typer.Option(
+        Option(
             "--replicas",
             "--decode-replicas",
             help="Number of replicas; with --prefill-replicas, of decode replicas.",
-            rich_help_panel=FLEET_PANEL,
-            min=1,
+            group=FLEET_GROUP,
+            minimum=1,
         ),
     ] = 1
     prefill_replicas: Annotated[
         int,
-        typer.Option(help="Number of prefill-only replicas.", rich_help_panel=FLEET_PANEL, min=0),
+        Option(help="Number of prefill-only replicas.", group=FLEET_GROUP, minimum=0),
     ] = 0
     add_replicas: Annotated[
-        list[str],
-        typer.Option(
+        tuple[str, ...],
+        Option(
             metavar="PROFILE:COUNT",
             help="Replicas of another profile in the same fleet. Repeatable.",
-            rich_help_panel=FLEET_PANEL,
+            group=FLEET_GROUP,
         ),
-    ] = field(default_factory=list[str])
+    ] = ()
     routing: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Routing policy: round-robin, least-loaded, least-requests, least-tokens, "
             "power-of-two, prefix-aware, "
             "session-affinity or llm-d.",
-            rich_help_panel=FLEET_PANEL,
+            group=FLEET_GROUP,
         ),
     ] = "round-robin"
     routing_delay: Annotated[
         float,
-        typer.Option(
+        Option(
             help="Staleness, in seconds, of the load that the router sees.",
-            rich_help_panel=FLEET_PANEL,
-            min=0,
+            group=FLEET_GROUP,
+            minimum=0,
         ),
     ] = 0.0
     autoscale: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="METRIC:TARGET",
             help="Scale from --replicas to --max-replicas by a target per replica: waiting:5, "
             "requests:100, "
             "tokens:50000 or kv:0.8.",
-            rich_help_panel=FLEET_PANEL,
-            show_default=False,
+            group=FLEET_GROUP,
         ),
     ] = None
     autoscale_interval: Annotated[
         float,
-        typer.Option(
-            help="Seconds between two decisions of the autoscaler.", rich_help_panel=FLEET_PANEL
-        ),
+        Option(help="Seconds between two decisions of the autoscaler.", group=FLEET_GROUP),
     ] = 15.0
     startup_time: Annotated[
         float,
-        typer.Option(
-            help="Seconds until a new replica serves.", rich_help_panel=FLEET_PANEL, min=0
-        ),
+        Option(help="Seconds until a new replica serves.", group=FLEET_GROUP, minimum=0),
     ] = 60.0
     scale_down_window: Annotated[
         float,
-        typer.Option(
+        Option(
             help="Seconds for which fewer replicas must have been enough before one is stopped.",
-            rich_help_panel=FLEET_PANEL,
-            min=0,
+            group=FLEET_GROUP,
+            minimum=0,
         ),
     ] = 300.0
 
     kv_transfer_bandwidth: Annotated[
         float,
-        typer.Option(
+        Option(
             help="Bandwidth of a KV transfer link, in bytes per second.",
-            rich_help_panel=FLEET_PANEL,
+            group=FLEET_GROUP,
         ),
     ] = 25e9
     kv_transfer_latency: Annotated[
         float,
-        typer.Option(
+        Option(
             help="Latency of a KV transfer in seconds, without its bytes.",
-            rich_help_panel=FLEET_PANEL,
+            group=FLEET_GROUP,
         ),
     ] = 0.001
     kv_links: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Links for KV transfers: `shared`, a single one, or `pairs`, one per pair of "
             "replicas.",
-            rich_help_panel=FLEET_PANEL,
+            group=FLEET_GROUP,
         ),
     ] = "shared"
     kv_protocol: Annotated[
         str,
-        typer.Option(
+        Option(
             help="When prefill replicas free transferred blocks: `kv_transfer_params`, once they "
             "are fetched; "
             "`plain`, immediately (two independent calls).",
-            rich_help_panel=FLEET_PANEL,
+            group=FLEET_GROUP,
         ),
     ] = "kv_transfer_params"
     kv_lease: Annotated[
         float,
-        typer.Option(
+        Option(
             help="Seconds that a prefill replica keeps blocks for their transfer.",
-            rich_help_panel=FLEET_PANEL,
+            group=FLEET_GROUP,
         ),
     ] = 480.0
 
@@ -186,9 +180,7 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
     ] = None
     kv_offloading_backend: Annotated[
         str,
-        typer.Option(
-            help="KV offloading backend; only `native` is simulated.", rich_help_panel=ENGINE_PANEL
-        ),
+        Option(help="KV offloading backend; only `native` is simulated.", group=ENGINE_GROUP),
     ] = "native"
     kv_offloading_bandwidth: Annotated[
         float | None,
@@ -205,9 +197,7 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
     ] = None
     enable_lora: Annotated[
         bool,
-        typer.Option(
-            "--enable-lora", help="Accepted: adapters are always on.", rich_help_panel=ENGINE_PANEL
-        ),
+        Option("--enable-lora", help="Accepted: adapters are always on.", group=ENGINE_GROUP),
     ] = False
     tensor_parallel_size: Annotated[
         int | None,
@@ -238,61 +228,54 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
         ),
     ] = None
 
-    slo: Annotated[list[str], build_slo_option(SLO_PANEL)] = field(default_factory=list[str])
+    slo: Annotated[tuple[str, ...], build_slo_option(SLO_GROUP)] = ()
     sweep: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--sweep",
             help="Find the number of replicas that meets the SLO.",
-            rich_help_panel=SLO_PANEL,
+            group=SLO_GROUP,
         ),
     ] = False
     slo_share: Annotated[
         float,
-        typer.Option(
-            help="Share of the requests that must meet the SLO.", rich_help_panel=SLO_PANEL
-        ),
+        Option(help="Share of the requests that must meet the SLO.", group=SLO_GROUP),
     ] = 0.99
     max_replicas: Annotated[
         int,
-        typer.Option(
+        Option(
             help="Maximum number of replicas to try, or to scale to.",
-            rich_help_panel=SLO_PANEL,
-            min=1,
+            group=SLO_GROUP,
+            minimum=1,
         ),
     ] = 64
 
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT_PANEL)
-    ] = False
+    json: Annotated[bool, Option("--json", help="Print JSON.", group=OUTPUT_GROUP)] = False
     save_detailed: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Write the timings of each request as JSON Lines, a format that `calibrate` "
             "reads.",
-            rich_help_panel=OUTPUT_PANEL,
-            show_default=False,
+            group=OUTPUT_GROUP,
         ),
     ] = None
     save_trace: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Write the workload as a trace.",
-            rich_help_panel=OUTPUT_PANEL,
-            show_default=False,
+            group=OUTPUT_GROUP,
         ),
     ] = None
     plots: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Write plots to this .png, .svg, .pdf or .html file (requires the extra "
             "`plots`). With --sweep, of "
             "the fleet that meets the SLO.",
-            rich_help_panel=OUTPUT_PANEL,
-            show_default=False,
+            group=OUTPUT_GROUP,
         ),
     ] = None
 
@@ -327,7 +310,7 @@ def _run_simulation(options: SimulateOptions) -> None:
     else:
         heading = f"profile          {fleet.profile.name}\nfleet            {fleet.description}\n"
         text = heading + render_report(result)
-    typer.echo(text, nl=False)
+    click.echo(text, nl=False)
 
 
 def _run_sweep(
@@ -353,7 +336,7 @@ def _run_sweep(
             fleet, replicas=result.enough or result.trials[-1].replicas
         )
         _save_outputs(options, sufficient, workload, sufficient.serve(workload), slo)
-    typer.echo(
+    click.echo(
         _format_pretty_json(_SweepFile(fleet.profile.name, fleet.routing, result))
         if options.json
         else render_sweep(result),
@@ -537,4 +520,12 @@ def _build_split(
     )
 
 
-simulate = build_command(SimulateOptions, _run_simulation, about=HELP)
+COMMAND = build_command(
+    "simulate",
+    SimulateOptions,
+    _run_simulation,
+    help=HELP,
+    short_help="Simulate a workload on a fleet of vLLM servers.",
+    errors=(DragomanError,),
+    explain_option=explain_option,
+)

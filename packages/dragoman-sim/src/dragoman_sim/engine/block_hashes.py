@@ -1,8 +1,10 @@
-"""Hashes of a sequence's blocks, from token ids or from a trace that contains only hashes.
+"""Hashes of a sequence's blocks, from token ids or from a trace that contains only
+hashes.
 
-A hash covers a full block and everything before it, so two sequences share a prefix exactly as far as their hashes
-agree. It also covers the images in the block. Everything else that keys and values depend on (adapter, cache salt) is
-part of the root, the parent of the first block.
+A hash covers a full block and everything before it, so two sequences share a prefix
+exactly as far as their hashes agree. It also covers the images in the block. Everything
+else that keys and values depend on (adapter, cache salt) is part of the root, the
+parent of the first block.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""A data-parallel rank in real time: it runs an engine core, delivers its tokens at the end of each step, and counts.
+"""A data-parallel rank in real time: it runs an engine core, delivers its tokens at the
+end of each step, and counts.
 
-A rank schedules its `tick` with `call_at` of its clock, a `TimerQueue` on the event loop.
+A rank schedules its `tick` with `call_at` of its clock, a `TimerQueue` on the event
+loop.
 """
 
 from __future__ import annotations
@@ -488,7 +490,3 @@ class DataParallelBalancer:
         )
         self._next_rank = (least_loaded.number + 1) % count
         return least_loaded
-
-
-# Timers on the event loop's clock: one loop timer for all streams; a late call does not
-# move other deadlines.

@@ -1,4 +1,6 @@
-"""Simulated embeddings, derived from the token ids alone; they take the time of a prefill."""
+"""Simulated embeddings, derived from the token ids alone; they take the time of a
+prefill.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The simulator as an engine: engine cores on the event loop's clock, with vLLM's administrative operations.
+"""The simulator as an engine: engine cores on the event loop's clock, with vLLM's
+administrative operations.
 
-`engine_core` and `latency` determine steps and their duration, `reply_generator` the output; this module connects them
-with requests, a clock and control operations.
+`engine_core` and `latency` determine steps and their duration, `reply_generator` the
+output; this module connects them with requests, a clock and control operations.
 """
 
 from __future__ import annotations
@@ -50,9 +51,6 @@ from .sequence import SimulatedSequence
 from .speculative_decoding import DraftAcceptance
 from .timer_queue import TimerQueue
 from .transfer_params import KvAddress, parse_transfer_params
-
-# Settings of a served simulation, and the capabilities and step times that follow from
-# them.
 
 _FEATURES = frozenset(
     {

@@ -3,10 +3,10 @@ plan.
 
 The selection is deterministic. The engine injects the fault. A plan:
 
-    - {request: 3, status: 429}                  # the third request is rejected
-    - {every: 10, cut_after: 7}                  # every tenth stream is cut after its seventh token
-    - {probability: 0.05, hang: 5}               # 5% of requests hang for five seconds before the first token
-    - {request: 50, crash: 10}                   # the engine crashes and restarts after ten seconds
+    - {request: 3, status: 429}     # the third request is rejected
+    - {every: 10, cut_after: 7}     # every tenth stream is cut after 7 tokens
+    - {probability: 0.05, hang: 5}  # 5% of requests hang for 5 seconds at first
+    - {request: 50, crash: 10}      # the engine crashes, and restarts after 10 s
 """
 
 from __future__ import annotations

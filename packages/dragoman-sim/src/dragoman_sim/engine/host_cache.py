@@ -1,8 +1,9 @@
 """A cache of KV chunks in host memory.
 
-A chunk in host memory is being written, idle, or being read by one or more transfers. Only idle chunks are evicted, the
-least recently used first. All chunks that a request uses share its recency, ordered so that the end of a prefix is
-evicted before its beginning; the end of the request makes them the most recent ones.
+A chunk in host memory is being written, idle, or being read by one or more transfers.
+Only idle chunks are evicted, the least recently used first. All chunks that a request
+uses share its recency, ordered so that the end of a prefix is evicted before its
+beginning; the end of the request makes them the most recent ones.
 """
 
 from __future__ import annotations

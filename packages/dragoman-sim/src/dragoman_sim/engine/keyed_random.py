@@ -1,4 +1,6 @@
-"""A keyed pseudorandom generator: numbers derived from a key, the same on every machine."""
+"""A keyed pseudorandom generator: numbers derived from a key, the same on every
+machine.
+"""
 
 from __future__ import annotations
 

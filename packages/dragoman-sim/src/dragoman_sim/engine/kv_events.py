@@ -1,8 +1,9 @@
 """KV cache events of a simulated vLLM, for prefix-aware routers.
 
-A batch is msgpack: [ts, [events], data_parallel_rank]; an event is a map whose `type` is its name; vLLM 0.19 and
-earlier publish an array that begins with the name. Hashes are the lower 64 bits, vLLM's default. Several blocks may
-hold the same hash: events report when the first becomes available and when the last is evicted.
+A batch is msgpack: [ts, [events], data_parallel_rank]; an event is a map whose `type`
+is its name; vLLM 0.19 and earlier publish an array that begins with the name. Hashes
+are the lower 64 bits, vLLM's default. Several blocks may hold the same hash: events
+report when the first becomes available and when the last is evicted.
 """
 
 from __future__ import annotations
@@ -188,7 +189,3 @@ class KvEventBuilder:
 
 def truncate_hash(block_hash: bytes) -> int:
     return int.from_bytes(block_hash, "big") & _MASK
-
-
-# Notifications from the decode side to the prefill side: one JSON datagram per fetch,
-# signed with a shared secret.

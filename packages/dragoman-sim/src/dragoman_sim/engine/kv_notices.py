@@ -1,4 +1,6 @@
-"""Notifications from the decode side to the prefill side: one JSON datagram per fetch, signed with a shared secret."""
+"""Notifications from the decode side to the prefill side: one JSON datagram per fetch,
+signed with a shared secret.
+"""
 
 from __future__ import annotations
 

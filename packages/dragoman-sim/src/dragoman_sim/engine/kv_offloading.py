@@ -1,7 +1,9 @@
-"""KV offloading of one scheduler, which decides what is stored and loaded in which step.
+"""KV offloading of one scheduler, which decides what is stored and loaded in which
+step.
 
-The rules are those of vLLM 0.33's native offloading (OffloadingConnector) for full attention: every step stores the
-chunks that its sequences complete; a waiting sequence loads those that follow its prefix in the device's cache.
+The rules are those of vLLM 0.33's native offloading (OffloadingConnector) for full
+attention: every step stores the chunks that its sequences complete; a waiting sequence
+loads those that follow its prefix in the device's cache.
 """
 
 from __future__ import annotations
@@ -16,9 +18,6 @@ from dragoman.core.histogram import Histogram
 
 from .host_cache import HostCache, HostCacheUse
 from .sequence import SimulatedSequence
-
-# The offloading of one scheduler, which decides what is stored and loaded in which
-# step.
 
 
 class OffloadingConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -362,9 +361,6 @@ class KvOffloading:
             state.keys.append(key)
             state.use.positions[key] = index
 
-
-# The hardware: the size of the host's cache, and the link over which its chunks are
-# transferred.
 
 TRANSFER_BUCKETS = (1e6, 5e6, 10e6, 20e6, 40e6, 60e6, 80e6, 100e6, 150e6, 200e6)
 """Buckets of vLLM's histograms of transfer sizes, in bytes."""

@@ -1,4 +1,6 @@
-"""Publication of KV cache events over ZeroMQ: a PUB socket for live events, a ROUTER socket for replay."""
+"""Publication of KV cache events over ZeroMQ: a PUB socket for live events, a ROUTER
+socket for replay.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,7 @@ class KvPublisher:
             import zmq.asyncio  # noqa: PLC0415
         except ImportError:
             raise ValueError(
-                "KV events need pyzmq: pip install '.[kv-events]' in the clone of Dragoman"
+                "KV events need pyzmq: pip install 'dragoman-sim[kv-events]'"
             ) from None
         self._zmq: Any = zmq
         self._rank = rank

@@ -1,4 +1,6 @@
-"""vLLM's `--kv-transfer-config`, with Dragoman's settings in the connector's extra config."""
+"""vLLM's `--kv-transfer-config`, with Dragoman's settings in the connector's extra
+config.
+"""
 
 from __future__ import annotations
 

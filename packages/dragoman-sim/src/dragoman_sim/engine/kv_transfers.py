@@ -1,8 +1,11 @@
-"""The KV transfers of one rank, between prefill and decode instances. Callers pass the time.
+"""The KV transfers of one rank, between prefill and decode instances. Callers pass the
+time.
 
-The protocol is that of vLLM's NIXL connector: the prefill call has max_tokens 1 and `do_remote_decode`; its response
-names the prompt's blocks, which stay held until the decode side has fetched them or their lease has expired. The
-decode call carries these parameters, allocates its own blocks, waits for the transfer and computes the last token only.
+The protocol is that of vLLM's NIXL connector: the prefill call has max_tokens 1 and
+`do_remote_decode`; its response names the prompt's blocks, which stay held until the
+decode side has fetched them or their lease has expired. The decode call carries these
+parameters, allocates its own blocks, waits for the transfer and computes the last token
+only.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """The latency model: a step's duration as a function of its load.
 
     seconds = base
-              + per_token, a curve over the step's tokens
-              + per_expert_token, a curve over the mean tokens of all ranks that share experts
-              + per_context_token * tokens of context read by decoding sequences
-              + per_prefill_pair * query-key pairs of the prompt chunks
-              + per_sequence * sequences
-              + per_mixed_sequence * sequences, if the step has a prompt chunk
-              + draft_base + per_draft * drafts, if any draft is verified
-              + lora_base + per_lora_token * lora_tokens + lora_load * loaded_loras, if an adapter is used
+              + per_token, a curve over the step's tokens + per_expert_token, a curve
+              over the mean tokens of all ranks that share experts + per_context_token *
+              tokens of context read by decoding sequences + per_prefill_pair *
+              query-key pairs of the prompt chunks + per_sequence * sequences +
+              per_mixed_sequence * sequences, if the step has a prompt chunk +
+              draft_base + per_draft * drafts, if any draft is verified + lora_base +
+              per_lora_token * lora_tokens + lora_load * loaded_loras, if an adapter is
+              used
     but never less than floor
 
-The curves are piecewise linear: the first tokens of a step may be free (the weights are read anyway), or cost more than
-the others (each activates further experts). Every coefficient is at least 0 and base is more than 0, so every duration
-is positive.
+The curves are piecewise linear: the first tokens of a step may be free (the weights are
+read anyway), or cost more than the others (each activates further experts). Every
+coefficient is at least 0 and base is more than 0, so every duration is positive.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from .scheduler_config import SimulatedSchedulerConfig
 from .speculative_decoding import check_acceptance_rates
 
 SUFFIX = ".yaml"
-PROFILES_DIR = files("dragoman.engines.simulator") / "profiles"
+PROFILES_DIR = files("dragoman_sim.engine") / "profiles"
 
 
 class ProfileError(ValueError):

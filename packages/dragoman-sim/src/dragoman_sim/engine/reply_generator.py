@@ -508,8 +508,9 @@ def read_dataset(lines: Iterable[str | bytes], source: str) -> dict[str, ScriptE
     """Read recorded replies, by `hash_prompt`. The last one for a prompt wins. Raises
     ScriptError with the line number.
 
-        {"prompt": "What is the capital of Japan?", "reply": "Tokyo."} {"prompt_sha256":
-        "9f86d0...", "reply": [{"reasoning": "Easy."}, {"text": "Tokyo."}]}
+        {"prompt": "What is the capital of Japan?", "reply": "Tokyo."}
+        {"prompt_sha256": "9f86d0...",
+         "reply": [{"reasoning": "Easy."}, {"text": "Tokyo."}]}
 
     prompt: the text of the last user or tool message, or a plain prompt.
     prompt_sha256: its hash instead, in hexadecimal.

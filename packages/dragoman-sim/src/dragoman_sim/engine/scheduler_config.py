@@ -1,4 +1,6 @@
-"""Settings of a simulated vLLM's scheduler, named as in vLLM. Independent of hardware and time."""
+"""Settings of a simulated vLLM's scheduler, named as in vLLM. Independent of hardware
+and time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Timers on the event loop's clock: one loop timer for all streams; a late call does not move other deadlines."""
+"""Timers on the event loop's clock: one loop timer for all streams; a late call does
+not move other deadlines.
+"""
 
 from __future__ import annotations
 

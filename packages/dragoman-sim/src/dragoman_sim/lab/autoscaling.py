@@ -1,9 +1,10 @@
 """Autoscaling of replicas like Kubernetes' HorizontalPodAutoscaler.
 
-Every `interval` seconds: desired = ceil(replicas * metric / target), where the metric is a mean over the replicas;
-within the tolerance nothing changes. A new replica serves after `startup_seconds`. A replica is removed only if all
-desired numbers of the last `scale_down_window` seconds allow it; it drains: it finishes its requests, and gets no new
-ones.
+Every `interval` seconds: desired = ceil(replicas * metric / target), where the metric
+is a mean over the replicas; within the tolerance nothing changes. A new replica serves
+after `startup_seconds`. A replica is removed only if all desired numbers of the last
+`scale_down_window` seconds allow it; it drains: it finishes its requests, and gets no
+new ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The block pool of a plain replica, as counts.
 
-Only a preempted sequence can hit cached blocks: its own. How many of them are left depends on the order of eviction,
-which is that of the simulator's pool: first the blocks without contents, then the cached ones in the order in which
-they were freed, each sequence's last block first.
+Only a preempted sequence can hit cached blocks: its own. How many of them are left
+depends on the order of eviction, which is that of the simulator's pool: first the
+blocks without contents, then the cached ones in the order in which they were freed,
+each sequence's last block first.
 """
 
 from __future__ import annotations

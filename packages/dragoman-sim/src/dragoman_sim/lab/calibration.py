@@ -1,4 +1,6 @@
-"""Calibration of a profile from a log: fitted on some of its requests, evaluated on the others."""
+"""Calibration of a profile from a log: fitted on some of its requests, evaluated on the
+others.
+"""
 
 from __future__ import annotations
 

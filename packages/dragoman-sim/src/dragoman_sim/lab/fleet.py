@@ -26,17 +26,6 @@ from .replay_result import ReplayResult
 from .replica_router import ReplicaRouter, Routing
 from .simulation_report import Report, build_report
 
-# A faster replay of independent requests with round-robin routing. It keeps only the
-# figures of a report.
-
-
-# Autoscaling like Kubernetes' HorizontalPodAutoscaler. Every `interval` seconds:
-# desired = ceil(replicas * metric / target), where the metric is a mean over the
-# replicas; within the tolerance nothing changes. A new replica serves after
-# `startup_seconds`. A replica is removed only if all desired numbers of the last
-# `scale_down_window` seconds allow it; it drains: it finishes its requests, and gets no
-# new ones.
-
 
 class ReplicaGroup(Struct, frozen=True, forbid_unknown_fields=True):
     """A number of replicas with the same profile."""

@@ -1,4 +1,6 @@
-"""The configurations of a replica that a plan compares: GPU, parallelism, engine settings."""
+"""The configurations of a replica that a plan compares: GPU, parallelism, engine
+settings.
+"""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def render_sweep(result: Sweep) -> str:
     for trial in result.trials:
         metrics = trial.report
         lines.append(
-            f"{trial.replicas:>8}{trial.share:>14.2%}{metrics.goodput or 0:>11.2f}{1000 * metrics.ttft.p99:>13.1f}"
-            f"{1000 * metrics.tpot.p99:>13.1f}{metrics.kv_usage_mean:>10.1%}"
+            f"{trial.replicas:>8}{trial.share:>14.2%}{metrics.goodput or 0:>11.2f}"
+            f"{1000 * metrics.ttft.p99:>13.1f}{1000 * metrics.tpot.p99:>13.1f}{metrics.kv_usage_mean:>10.1%}"  # noqa: E501
         )
     return "\n".join(lines) + "\n"

@@ -35,7 +35,7 @@ class Gpu(Struct, frozen=True, forbid_unknown_fields=True):
 
 def load_gpus() -> dict[str, Gpu]:
     """Load the GPU table, by short name."""
-    text = (files("dragoman.simulation") / "gpus.yaml").read_bytes()
+    text = (files("dragoman_sim.lab") / "gpus.yaml").read_bytes()
     return msgspec.convert(load_yaml(text), dict[str, Gpu], strict=False)
 
 

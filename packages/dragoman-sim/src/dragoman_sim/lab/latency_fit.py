@@ -1,4 +1,6 @@
-"""The search for the coefficients of a step's duration, by alternating simulation and solving."""
+"""The search for the coefficients of a step's duration, by alternating simulation and
+solving.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,6 @@ from .measured_windows import (
 from .replay import replay
 from .replay_result import ReplayResult
 from .replica_router import ReplicaRouter
-
-# The linear system: what the simulated steps compute in the windows of the measured
-# requests.
-
 
 MIN_REQUESTS = 20
 START_FACTORS = (0.1, 0.3, 1.0)

@@ -1,7 +1,9 @@
-"""Data-parallel ranks in lock-step: if they share experts, every layer waits for the slowest rank.
+"""Data-parallel ranks in lock-step: if they share experts, every layer waits for the
+slowest rank.
 
-All ranks begin and end each step together; a rank without requests runs a dummy step (vllm/v1/engine/core.py,
-DPEngineCoreProc). The ranks of dense models are independent replicas instead.
+All ranks begin and end each step together; a rank without requests runs a dummy step
+(vllm/v1/engine/core.py, DPEngineCoreProc). The ranks of dense models are independent
+replicas instead.
 """
 
 from __future__ import annotations

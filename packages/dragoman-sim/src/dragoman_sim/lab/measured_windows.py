@@ -1,4 +1,6 @@
-"""The linear system: what the simulated steps compute in the windows of the measured requests."""
+"""The linear system: what the simulated steps compute in the windows of the measured
+requests.
+"""
 
 from __future__ import annotations
 

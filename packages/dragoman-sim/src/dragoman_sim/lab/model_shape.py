@@ -1,4 +1,6 @@
-"""The sizes of a decoder that determine the time of a step, read from a Hugging Face config.json."""
+"""The sizes of a decoder that determine the time of a step, read from a Hugging Face
+config.json.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,7 @@ class ModelShape(Struct, frozen=True, kw_only=True):
 
 def load_models() -> dict[str, Mapping[str, Any]]:
     """Load the configs of well-known models, by their names on the Hugging Face Hub."""
-    text = (files("dragoman.simulation") / "models.yaml").read_bytes()
+    text = (files("dragoman_sim.lab") / "models.yaml").read_bytes()
     return msgspec.convert(load_yaml(text), dict[str, Mapping[str, Any]])
 
 

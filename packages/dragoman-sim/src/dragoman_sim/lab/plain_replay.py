@@ -1,4 +1,6 @@
-"""A faster replay of independent requests with round-robin routing, which keeps only the figures of a report."""
+"""A faster replay of independent requests with round-robin routing, which keeps only
+the figures of a report.
+"""
 
 from __future__ import annotations
 

@@ -25,16 +25,6 @@ from ..engine.scheduler_config import SimulatedSchedulerConfig
 from .block_counts import BlockCounts, CachedBlocks
 from .weighted_sample import WeightedSample
 
-# Statistics of many weighted values in bounded memory: exact up to a number of values,
-# then with a bounded error.
-
-
-# The block pool, as counts. Only a preempted sequence can hit cached blocks: its own.
-# How many of them are left depends on the order of eviction, which is that of the
-# simulator's pool: first the blocks without contents, then the cached ones in the order
-# in which they were freed, each sequence's last block first.
-
-
 _FEWEST_STEPS_AT_ONCE = 16
 _MOST_STEPS_AT_ONCE = 1024
 """Bounds of a run of decoding steps that is computed with arrays; for fewer steps

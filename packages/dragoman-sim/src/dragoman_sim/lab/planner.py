@@ -1,7 +1,8 @@
 """Search for the cheapest fleet that meets the objectives.
 
-Each candidate is a predicted or measured profile, whose smallest sufficient fleet is found by simulation. Candidates
-are independent of each other, so they can be simulated in parallel processes.
+Each candidate is a predicted or measured profile, whose smallest sufficient fleet is
+found by simulation. Candidates are independent of each other, so they can be simulated
+in parallel processes.
 """
 
 from __future__ import annotations
@@ -252,8 +253,8 @@ def render_plan(result: Plan, most: int = 10) -> str:
         joules = "-" if fleet.joules_per_token is None else f"{fleet.joules_per_token:.2f}"
         name = f"{fleet.units} x {fleet.candidate.description}"
         lines.append(
-            f"{'* ' if id(fleet) in front else '  '}{name:<46}{fleet.devices:>8}{fleet.cost_per_hour:>10.2f}"
-            f"{fleet.cost_per_million_tokens:>10.2f}{joules:>9}"
+            f"{'* ' if id(fleet) in front else '  '}{name:<46}{fleet.devices:>8}"
+            f"{fleet.cost_per_hour:>10.2f}{fleet.cost_per_million_tokens:>10.2f}{joules:>9}"
             + "".join(
                 f"{1000 * objective.read(fleet.report):>11.1f} ms"
                 for objective in result.objectives

@@ -1,7 +1,8 @@
-"""Replay of a workload on a virtual clock: it turns the requests of a trace into response times.
+"""Replay of a workload on a virtual clock: it turns the requests of a trace into
+response times.
 
-The clock jumps from event to event, so the replay runs as fast as the CPU allows. Several replicas may share the
-workload; a `ReplicaRouter` assigns requests to them.
+The clock jumps from event to event, so the replay runs as fast as the CPU allows.
+Several replicas may share the workload; a `ReplicaRouter` assigns requests to them.
 """
 
 from __future__ import annotations
@@ -264,9 +265,3 @@ class Replay:
     def _schedule_arrival(self, at: float, request: WorkloadRequest) -> None:
         """Schedule an arrival; simultaneous arrivals keep the workload's order."""
         heappush(self._arrivals, (at, self._order[request.id], request))
-
-
-# Data-parallel ranks in lock-step: if they share experts, every layer waits for the
-# slowest rank. All ranks begin and end each step together; a rank without requests runs
-# a dummy step (vllm/v1/engine/core.py, DPEngineCoreProc). The ranks of dense models are
-# independent replicas instead.

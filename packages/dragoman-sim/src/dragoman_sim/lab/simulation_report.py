@@ -1,4 +1,6 @@
-"""The report of a simulated run: percentiles, goodput, throughput, cache hits, preemptions."""
+"""The report of a simulated run: percentiles, goodput, throughput, cache hits,
+preemptions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Statistics of many weighted values in bounded memory: exact up to a number of values, then with a bounded error."""
+"""Statistics of many weighted values in bounded memory: exact up to a number of values,
+then with a bounded error.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The coding agents that `dragoman launch` can run: their arguments and environment variables.
+"""The coding agents that `dragoman launch` can run: their arguments and environment
+variables.
 
-The arguments and variables are those that the agent's vendor documents; no files are changed.
+The arguments and variables are those that the agent's vendor documents; no files are
+changed.
 """
 
 from __future__ import annotations

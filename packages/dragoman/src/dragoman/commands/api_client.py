@@ -134,7 +134,7 @@ class ApiClient:
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         """Create the client. url: base URL, with or without `/v1`."""
-        import httpx2  # noqa: PLC0415 - slow to import, and not needed by commands without a server
+        import httpx2  # noqa: PLC0415 - as above
 
         self.url = url.rstrip("/").removesuffix("/v1")
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}

@@ -10,20 +10,23 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import msgspec
-import typer
+
+from dragoman_cli import Argument, Option, build_command, print_error
 
 from .answer_printer import AnswerPrinter
 from .api_client import ApiError
 from .client_options import RequestOptions
-from .options import build_command, print_error
+from .errors import COMMAND_ERRORS
 from .run import read_json
 from .server_connection import Connection, connect
 
 HELP = """Chat with a model.
 
-Lines are messages; /help shows the commands. Ctrl-C stops an answer, Ctrl-D ends the chat. Without a URL a server for
-MODEL runs until the chat ends; its settings come from the environment, as for `dragoman serve`.
+Lines are messages; /help shows the commands. Ctrl-C stops an answer, Ctrl-D ends the
+chat. Without a URL a server for MODEL runs until the chat ends; its settings come from
+the environment, as for `dragoman serve`.
 """
 COMMANDS = '''\
 /system [TEXT]  show or set the system prompt
@@ -40,21 +43,20 @@ LONG_MESSAGE = '"""'
 class ChatOptions(RequestOptions):
     model: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="MODEL|URL", help="As for `dragoman serve`; or the URL of a running server."
         ),
     ] = None
     tools: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="JSON list of tools, as in a request. Their calls are shown, and you type the "
             "results.",
-            show_default=False,
         ),
     ] = None
     hide_reasoning: Annotated[
-        bool, typer.Option("--hide-reasoning", help="Do not show the model's reasoning.")
+        bool, Option("--hide-reasoning", help="Do not show the model's reasoning.")
     ] = False
 
 
@@ -66,7 +68,7 @@ def _chat(options: ChatOptions) -> None:
         session = ChatSession(
             connection, parameters, options.system, shows_reasoning=not options.hide_reasoning
         )
-        raise typer.Exit(session.run())
+        raise click.exceptions.Exit(session.run())
 
 
 class ChatSession:
@@ -97,7 +99,7 @@ class ChatSession:
             # lack it.
             with suppress(ImportError):
                 import_module("readline")
-            typer.echo(
+            click.echo(
                 f"{self._connection.model.id} at {self._connection.client.url} (/help shows the "
                 f"commands)"
             )
@@ -122,10 +124,10 @@ class ChatSession:
                     line = "\n".join(parts).strip("\n")
             except EOFError:
                 if self._is_interactive:
-                    typer.echo()
+                    click.echo()
                 return
             except KeyboardInterrupt:
-                typer.echo("\n(Ctrl-D or /exit ends the chat)")
+                click.echo("\n(Ctrl-D or /exit ends the chat)")
                 continue
             yield line
 
@@ -140,13 +142,13 @@ class ChatSession:
             case "/exit" | "/quit" | "/bye":
                 return False
             case "/help" | "/?":
-                typer.echo(COMMANDS, nl=False)
+                click.echo(COMMANDS, nl=False)
             case "/clear":
                 self._messages.clear()
             case "/system" if argument:
                 self._system = argument
             case "/system":
-                typer.echo(self._system or "There is no system prompt.")
+                click.echo(self._system or "There is no system prompt.")
             case "/save" if argument:
                 path = Path(argument).expanduser()
                 conversation = {
@@ -158,7 +160,7 @@ class ChatSession:
                 except OSError as error:
                     print_error(f"{path}: {error.strerror}")
                 else:
-                    typer.echo(f"Saved {len(self._messages)} messages to {path}")
+                    click.echo(f"Saved {len(self._messages)} messages to {path}")
             case _:
                 print_error(
                     f"unknown command {name}; /help lists the commands. To send the line, begin "
@@ -196,7 +198,7 @@ class ChatSession:
             try:
                 results = [self._read_line(f"result of {call.name}> ") for call in printer.calls]
             except (EOFError, KeyboardInterrupt):
-                typer.echo()
+                click.echo()
                 del self._messages[length:]
                 return
             for call, result in zip(printer.calls, results, strict=True):
@@ -221,14 +223,14 @@ class ChatSession:
             return None
         except KeyboardInterrupt:
             printer.end_line()
-            typer.echo("(stopped)")
+            click.echo("(stopped)")
             # Incomplete tool calls cannot be answered.
             printer.calls.clear()
             return printer if printer.text else None
         printer.end_line()
         if printer.finish_reason not in ("stop", "tool_calls"):
-            typer.echo(f"(incomplete: {printer.finish_reason})")
+            click.echo(f"(incomplete: {printer.finish_reason})")
         return printer
 
 
-chat = build_command(ChatOptions, _chat, about=HELP)
+COMMAND = build_command("chat", ChatOptions, _chat, help=HELP, errors=COMMAND_ERRORS)

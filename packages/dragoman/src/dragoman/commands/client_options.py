@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
+from dragoman_cli import Option
 
-SAMPLING_PANEL = "Sampling"
+SAMPLING_GROUP = "Sampling"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,19 +16,17 @@ class ConnectionOptions:
 
     url: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="URL",
             help="Use this running server; MODEL is then the name of one of its models.",
-            show_default=False,
         ),
     ] = None
     api_key: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="KEY",
             help="API key of the server. By default the first one of DRAGOMAN_API_KEY, which `ps` "
             "cannot show.",
-            show_default=False,
         ),
     ] = None
 
@@ -39,45 +37,39 @@ class RequestOptions(ConnectionOptions):
     server's default.
     """
 
-    system: Annotated[
-        str | None, typer.Option("--system", "-s", help="System prompt.", show_default=False)
-    ] = None
+    system: Annotated[str | None, Option("--system", "-s", help="System prompt.")] = None
     temperature: Annotated[
         float | None,
-        typer.Option(
-            help="Sampling temperature; 0 is greedy.", rich_help_panel=SAMPLING_PANEL, min=0
-        ),
+        Option(help="Sampling temperature; 0 is greedy.", group=SAMPLING_GROUP, minimum=0),
     ] = None
     top_p: Annotated[
         float | None,
-        typer.Option(
+        Option(
             help="Sample from the most likely tokens whose probabilities add up to this.",
-            rich_help_panel=SAMPLING_PANEL,
+            group=SAMPLING_GROUP,
         ),
     ] = None
     max_tokens: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", help="Maximum length of an answer.", rich_help_panel=SAMPLING_PANEL, min=1
-        ),
+        Option(metavar="N", help="Maximum length of an answer.", group=SAMPLING_GROUP, minimum=1),
     ] = None
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Random seed.", rich_help_panel=SAMPLING_PANEL)
-    ] = None
+    seed: Annotated[int | None, Option(metavar="N", help="Random seed.", group=SAMPLING_GROUP)] = (
+        None
+    )
     stop: Annotated[
-        list[str] | None,
-        typer.Option(
+        tuple[str, ...],
+        Option(
             metavar="TEXT",
             help="End the answer before this text. Repeatable.",
-            rich_help_panel=SAMPLING_PANEL,
+            group=SAMPLING_GROUP,
         ),
-    ] = None
+    ] = ()
     reasoning_effort: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="LEVEL",
             help="Reasoning effort, from none or minimal to xhigh or max.",
-            rich_help_panel=SAMPLING_PANEL,
+            group=SAMPLING_GROUP,
         ),
     ] = None
 
@@ -85,4 +77,4 @@ class RequestOptions(ConnectionOptions):
         """Build the request's parameters from the options that are set."""
         names = ("temperature", "top_p", "max_tokens", "seed", "stop", "reasoning_effort")
         values = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in values.items() if value not in (None, [])}
+        return {name: value for name, value in values.items() if value not in (None, ())}

@@ -13,10 +13,12 @@ from importlib.util import find_spec
 from types import FrameType
 from typing import Annotated, Any
 
-import typer
+import click
+
+from dragoman_cli import Argument, Option, build_command
 
 from ..settings import Settings, SettingsError, load_settings
-from .options import print_error
+from .errors import COMMAND_ERRORS
 
 log = logging.getLogger(__name__)
 
@@ -29,45 +31,39 @@ through it.
 def deploy(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="As for `dragoman serve`.", show_default=False),
+        Argument(metavar="MODEL", help="As for `dragoman serve`."),
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option(
-            help="The settings file of `dragoman serve`, with a section `ray`.", metavar="FILE"
-        ),
+        Option(help="The settings file of `dragoman serve`, with a section `ray`.", metavar="FILE"),
     ] = None,
     address: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Deploy on this cluster (`auto`, or HOST:PORT) and return. By default a cluster "
             "on this machine runs "
             "until the command is stopped.",
         ),
     ] = None,
-    name: Annotated[str, typer.Option(help="The name of the application.")] = "dragoman",
-    replicas: Annotated[str | None, typer.Option(help="Number of replicas.", metavar="N")] = None,
+    name: Annotated[str, Option(help="The name of the application.")] = "dragoman",
+    replicas: Annotated[str | None, Option(help="Number of replicas.", metavar="N")] = None,
     max_replicas: Annotated[
-        str | None, typer.Option(help="Scale up to this number of replicas, by load.", metavar="N")
+        str | None, Option(help="Scale up to this number of replicas, by load.", metavar="N")
     ] = None,
     routing: Annotated[
         str | None,
-        typer.Option(help="One of prefix, model, session, load; see docs/ray.md.", metavar="WORD"),
+        Option(help="One of prefix, model, session, load; see docs/ray.md.", metavar="WORD"),
     ] = None,
 ) -> None:
-    """Serve a model on a Ray cluster, with replicas (needs `pip install '.[ray]'`)."""
+    """Serve a model on a Ray cluster, with replicas (needs `pip install 'dragoman[ray]'`)."""
     overrides = {"replicas": replicas, "max_replicas": max_replicas, "routing": routing}
-    try:
-        settings = load_settings({"model": model, "config": config}, os.environ)
-        _run_on_ray(
-            settings,
-            {key: value for key, value in overrides.items() if value is not None},
-            address,
-            name,
-        )
-    except SettingsError as error:
-        print_error(str(error))
-        raise typer.Exit(2) from None
+    settings = load_settings({"model": model, "config": config}, os.environ)
+    _run_on_ray(
+        settings,
+        {key: value for key, value in overrides.items() if value is not None},
+        address,
+        name,
+    )
 
 
 def _run_on_ray(
@@ -77,7 +73,7 @@ def _run_on_ray(
     Raises SettingsError.
     """
     if find_spec("ray") is None:
-        raise SettingsError("Ray is not installed: pip install '.[ray]' in the clone of Dragoman")
+        raise SettingsError("Ray is not installed: pip install 'dragoman[ray]'")
     from ..ray.environment import choose_environment  # noqa: PLC0415 - most commands do not need it
     from ..ray.settings_check import override_ray  # noqa: PLC0415 - most commands do not need it
 
@@ -119,7 +115,7 @@ def _run_on_ray(
             serve.run(application, name=name, route_prefix="/")
         except (RuntimeError, TimeoutError, ray.exceptions.RayError) as error:
             raise SettingsError(f"the application did not start: {error}") from error
-        typer.echo(
+        click.echo(
             f"Serving on http://{settings.host}:{settings.port}, with {settings.ray.replicas} "
             f"replicas on Ray."
         )
@@ -136,3 +132,11 @@ def _run_on_ray(
         if address is None:
             serve.shutdown()
         ray.shutdown()
+
+
+COMMAND = build_command(
+    "deploy",
+    deploy,
+    short_help="Serve a model on a Ray cluster, with replicas.",
+    errors=COMMAND_ERRORS,
+)

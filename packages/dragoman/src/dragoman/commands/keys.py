@@ -12,16 +12,17 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import click
 import msgspec
-import typer
-from typer.core import TyperCommand
+
+from dragoman_cli import Argument, Option, build_command, build_group, render_table
 
 from ..settings import SettingsError
 from ..tenants import KeyHash, Tenant, edit_key_file, generate_key, hash_key, load_key_file
 from ..tenants.key_file import generate_id
-from .options import report_errors
+from .errors import COMMAND_ERRORS
 
 VARIABLE = "DRAGOMAN_KEYS_FILE"
 MIN_LENGTH = 32
@@ -33,50 +34,32 @@ MAX_GRACE = 87_600
 
 KeysFile = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--keys-file",
         metavar="FILE",
         help=f"The file of keys; by default {VARIABLE}.",
-        show_default=False,
     ),
 ]
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="The key's name, which logs and metrics show.")
-]
+Name = Annotated[str, Argument(metavar="NAME", help="The key's name, which logs and metrics show.")]
 FromStdin = Annotated[
-    bool, typer.Option("--from-stdin", help="Use the key on standard input instead of a new one.")
+    bool, Option("--from-stdin", help="Use the key on standard input instead of a new one.")
 ]
 
 
-def build_keys_app(command_class: type[TyperCommand]) -> typer.Typer:
-    """Build the group of commands. command_class: renders their help."""
-    app = typer.Typer(
-        help="Manage named API keys.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        add_completion=False,
-    )
-    app.command("add", cls=command_class)(add_key)
-    app.command("list", cls=command_class)(list_keys)
-    app.command("rotate", cls=command_class)(rotate_key)
-    app.command("revoke", cls=command_class)(revoke_key)
-    return app
-
-
-def _build_limit_option(help_text: str) -> Any:  # noqa: ANN401 - as typer declares it
-    return typer.Option(metavar="N", help=help_text, show_default=False)
+def _build_limit_option(help_text: str) -> Option:
+    return Option(metavar="N", help=help_text)
 
 
 def add_key(
     name: Name,
     keys_file: KeysFile = None,
-    role: Annotated[str, typer.Option(help="`user` or `admin`.")] = "user",
+    role: Annotated[str, Option(help="`user` or `admin`.")] = "user",
     model: Annotated[
-        list[str] | None,
-        typer.Option(
+        tuple[str, ...],
+        Option(
             help="Model that it may use, or a pattern such as `qwen*`. Repeatable; by default all."
         ),
-    ] = None,
+    ] = (),
     requests_per_minute: Annotated[
         int | None, _build_limit_option("Maximum number of requests per minute.")
     ] = None,
@@ -92,87 +75,75 @@ def add_key(
         int | None, _build_limit_option("Budget of tokens per month.")
     ] = None,
     weight: Annotated[
-        float, typer.Option(help="Share of a busy engine, in relation to other keys.")
+        float, Option(help="Share of a busy engine, in relation to other keys.")
     ] = 1.0,
     from_stdin: FromStdin = False,
 ) -> None:
     """Add a key, and print it. It is not stored, so it cannot be shown again."""
-    with report_errors():
-        key = _read_or_generate(from_stdin=from_stdin)
-        if role not in ("user", "admin"):
-            raise SettingsError(f"--role: must be user or admin, not {role!r}")
+    key = _read_or_generate(from_stdin=from_stdin)
+    if role not in ("user", "admin"):
+        raise SettingsError(f"--role: must be user or admin, not {role!r}")
 
-        def add(tenants: dict[str, Tenant]) -> None:
-            if name in tenants:
-                raise SettingsError(
-                    f"a key {name} already exists; `dragoman keys rotate` replaces it"
-                )
-            tenants[name] = Tenant(
-                id=generate_id(),
-                secrets=(KeyHash(hash_key(key)),),
-                role=role,
-                models=tuple(model or ()),
-                requests_per_minute=requests_per_minute,
-                tokens_per_minute=tokens_per_minute,
-                concurrent_requests=concurrent_requests,
-                tokens_per_day=tokens_per_day,
-                tokens_per_month=tokens_per_month,
-                weight=weight,
-                created=_now(),
-            )
+    def add(tenants: dict[str, Tenant]) -> None:
+        if name in tenants:
+            raise SettingsError(f"a key {name} already exists; `dragoman keys rotate` replaces it")
+        tenants[name] = Tenant(
+            id=generate_id(),
+            secrets=(KeyHash(hash_key(key)),),
+            role=role,
+            models=model,
+            requests_per_minute=requests_per_minute,
+            tokens_per_minute=tokens_per_minute,
+            concurrent_requests=concurrent_requests,
+            tokens_per_day=tokens_per_day,
+            tokens_per_month=tokens_per_month,
+            weight=weight,
+            created=_now(),
+        )
 
-        path = _find_file(keys_file)
-        edit_key_file(path, add)
-        _print_key(key, path, from_stdin=from_stdin)
+    path = _find_file(keys_file)
+    edit_key_file(path, add)
+    _print_key(key, path, from_stdin=from_stdin)
 
 
 def list_keys(keys_file: KeysFile = None) -> None:
     """List the keys with their limits and states."""
-    with report_errors():
-        rows: list[tuple[str, ...]] = [
-            (
-                "NAME",
-                "ID",
-                "ROLE",
-                "STATE",
-                "MODELS",
-                "REQ/MIN",
-                "TOK/MIN",
-                "CONCURRENT",
-                "TOK/DAY",
-                "TOK/MONTH",
-            )
-        ]
-        now = _now()
-        for name, tenant in load_key_file(_find_file(keys_file)).items():
-            num_valid = sum(
-                secret.expires is None or secret.expires > now for secret in tenant.secrets
-            )
-            state = (
-                "revoked"
-                if tenant.disabled or not num_valid
-                else "rotating"
-                if num_valid > 1
-                else "active"
-            )
-            limits = (
-                tenant.requests_per_minute,
-                tenant.tokens_per_minute,
-                tenant.concurrent_requests,
-                tenant.tokens_per_day,
-                tenant.tokens_per_month,
-            )
-            numbers = ("-" if limit is None else str(limit) for limit in limits)
-            rows.append(
-                (name, tenant.id, tenant.role, state, ",".join(tenant.models) or "all", *numbers)
-            )
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            typer.echo(
-                "  ".join(
-                    cell.ljust(width) for cell, width in zip(row, widths, strict=True)
-                ).rstrip()
-            )
+    rows: list[tuple[str, ...]] = [
+        (
+            "NAME",
+            "ID",
+            "ROLE",
+            "STATE",
+            "MODELS",
+            "REQ/MIN",
+            "TOK/MIN",
+            "CONCURRENT",
+            "TOK/DAY",
+            "TOK/MONTH",
+        )
+    ]
+    now = _now()
+    for name, tenant in load_key_file(_find_file(keys_file)).items():
+        num_valid = sum(secret.expires is None or secret.expires > now for secret in tenant.secrets)
+        state = (
+            "revoked"
+            if tenant.disabled or not num_valid
+            else "rotating"
+            if num_valid > 1
+            else "active"
+        )
+        limits = (
+            tenant.requests_per_minute,
+            tenant.tokens_per_minute,
+            tenant.concurrent_requests,
+            tenant.tokens_per_day,
+            tenant.tokens_per_month,
+        )
+        numbers = ("-" if limit is None else str(limit) for limit in limits)
+        rows.append(
+            (name, tenant.id, tenant.role, state, ",".join(tenant.models) or "all", *numbers)
+        )
+    click.echo(render_table(rows), nl=False)
 
 
 def rotate_key(
@@ -180,60 +151,60 @@ def rotate_key(
     keys_file: KeysFile = None,
     grace: Annotated[
         float,
-        typer.Option(help="Hours for which the former key is accepted too.", min=0, max=MAX_GRACE),
+        Option(
+            help="Hours for which the former key is accepted too.", minimum=0, maximum=MAX_GRACE
+        ),
     ] = 24.0,
     from_stdin: FromStdin = False,
 ) -> None:
     """Give a key's owner a new key, and print it. Limits, usage and stored objects
     stay.
     """
-    with report_errors():
-        key = _read_or_generate(from_stdin=from_stdin)
-        end = _now() + timedelta(hours=grace)
+    key = _read_or_generate(from_stdin=from_stdin)
+    end = _now() + timedelta(hours=grace)
 
-        def rotate(tenants: dict[str, Tenant]) -> None:
-            tenant = _find(tenants, name)
-            # A revoked key must not become valid again when its owner gets a new one.
-            former = (
-                ()
-                if tenant.disabled
-                else tuple(
-                    # The grace period never extends a key that expires earlier.
-                    secret
-                    if secret.expires is not None and secret.expires < end
-                    else KeyHash(secret.sha256, end)
-                    for secret in tenant.secrets
-                )
+    def rotate(tenants: dict[str, Tenant]) -> None:
+        tenant = _find(tenants, name)
+        # A revoked key must not become valid again when its owner gets a new one.
+        former = (
+            ()
+            if tenant.disabled
+            else tuple(
+                # The grace period never extends a key that expires earlier.
+                secret
+                if secret.expires is not None and secret.expires < end
+                else KeyHash(secret.sha256, end)
+                for secret in tenant.secrets
             )
-            secrets = (*former, KeyHash(hash_key(key)))
-            tenants[name] = msgspec.structs.replace(tenant, secrets=secrets, disabled=False)
+        )
+        secrets = (*former, KeyHash(hash_key(key)))
+        tenants[name] = msgspec.structs.replace(tenant, secrets=secrets, disabled=False)
 
-        path = _find_file(keys_file)
-        edit_key_file(path, rotate)
-        _print_key(key, path, from_stdin=from_stdin)
+    path = _find_file(keys_file)
+    edit_key_file(path, rotate)
+    _print_key(key, path, from_stdin=from_stdin)
 
 
 def revoke_key(
     name: Name,
     keys_file: KeysFile = None,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Remove the entry with its limits too.")
+        bool, Option("--delete", help="Remove the entry with its limits too.")
     ] = False,
 ) -> None:
     """Reject a key from the next reload on. What it stored stays; `rotate` gives its
     owner a new key.
     """
-    with report_errors():
 
-        def revoke(tenants: dict[str, Tenant]) -> None:
-            tenant = _find(tenants, name)
-            tenants[name] = msgspec.structs.replace(tenant, secrets=(), disabled=True)
-            if delete:
-                del tenants[name]
+    def revoke(tenants: dict[str, Tenant]) -> None:
+        tenant = _find(tenants, name)
+        tenants[name] = msgspec.structs.replace(tenant, secrets=(), disabled=True)
+        if delete:
+            del tenants[name]
 
-        path = _find_file(keys_file)
-        edit_key_file(path, revoke)
-        typer.echo(f"{name} is revoked in {path}. {_RELOAD}", err=True)
+    path = _find_file(keys_file)
+    edit_key_file(path, revoke)
+    click.echo(f"{name} is revoked in {path}. {_RELOAD}", err=True)
 
 
 _RELOAD = "A running server reads the file on SIGHUP."
@@ -265,9 +236,21 @@ def _read_or_generate(*, from_stdin: bool) -> str:
 
 def _print_key(key: str, path: Path, *, from_stdin: bool) -> None:
     if not from_stdin:
-        typer.echo(key)
-    typer.echo(f"Stored in {path} as a hash; the key is not shown again. {_RELOAD}", err=True)
+        click.echo(key)
+    click.echo(f"Stored in {path} as a hash; the key is not shown again. {_RELOAD}", err=True)
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+COMMAND = build_group(
+    "keys",
+    "Manage named API keys.",
+    [
+        build_command("add", add_key, errors=COMMAND_ERRORS),
+        build_command("list", list_keys, errors=COMMAND_ERRORS),
+        build_command("rotate", rotate_key, errors=COMMAND_ERRORS),
+        build_command("revoke", revoke_key, errors=COMMAND_ERRORS),
+    ],
+)

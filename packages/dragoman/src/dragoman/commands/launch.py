@@ -1,4 +1,6 @@
-"""`dragoman launch`: runs a coding agent on a model, configured by arguments and environment variables of its process."""
+"""`dragoman launch`: runs a coding agent on a model, configured by arguments and
+environment variables of its process.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,13 @@ from types import FrameType
 from typing import Annotated
 from urllib.parse import urlsplit
 
-import typer
+import click
+
+from dragoman_cli import Argument, Command, Option, build_command, print_error, print_warning
 
 from .agent_setups import AGENTS, AgentSetup, ServerTarget, build_generic_setup, find_advice
 from .api_client import LOOPBACK, ApiClient, ApiError, is_loopback
-from .options import build_command, print_error, print_warning
+from .errors import COMMAND_ERRORS
 from .server_connection import DEFAULT_URL, choose_model, print_status, resolve_api_key, serve_model
 
 HELP = f"""Run an agent ({", ".join(AGENTS)}) on a model.
@@ -27,9 +31,10 @@ HELP = f"""Run an agent ({", ".join(AGENTS)}) on a model.
 \b
     dragoman launch codex Qwen/Qwen3-8B -- exec "Fix the tests."
 
-Uses the server at --url, or at {DEFAULT_URL} if it serves MODEL; otherwise one is started, and stopped when the agent
-ends. The agent gets environment variables and arguments for this process; none of its files are changed. Arguments
-after `--` are the agent's. The exit code is the agent's.
+Uses the server at --url, or at {DEFAULT_URL} if it serves MODEL; otherwise one is
+started, and stopped when the agent ends. The agent gets environment variables and
+arguments for this process; none of its files are changed. Arguments after `--` are the
+agent's. The exit code is the agent's.
 """
 COMMAND_NOT_FOUND = 127
 """A shell's exit code for a missing program."""
@@ -39,44 +44,44 @@ COMMAND_NOT_FOUND = 127
 class LaunchOptions:
     agent: Annotated[
         str,
-        typer.Argument(metavar="AGENT", help=f"One of {', '.join(AGENTS)}.", show_default=False),
+        Argument(metavar="AGENT", help=f"One of {', '.join(AGENTS)}."),
     ] = ""
     model: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="MODEL",
             help="As for `dragoman serve`; by default what the running server serves, or `tiny`.",
         ),
     ] = None
     url: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL", help=f"The server; by default {DEFAULT_URL}.", show_default=False
+        Option(
+            metavar="URL",
+            help=f"The server; by default {DEFAULT_URL}.",
         ),
     ] = None
     api_key: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="KEY",
             help="API key of the server. By default the first one of DRAGOMAN_API_KEY, which `ps` "
             "does not show.",
-            show_default=False,
         ),
     ] = None
     print: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--print", help="Print the command and the variables that it gets, and run nothing."
         ),
     ] = False
     env: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--env",
             help="Print the variables that other programs read, for a shell; needs no AGENT.",
         ),
     ] = False
-    agent_argument: Annotated[list[str] | None, typer.Option(hidden=True)] = None
+    agent_argument: Annotated[tuple[str, ...], Option(is_hidden=True)] = ()
 
 
 def _launch(options: LaunchOptions) -> None:
@@ -93,25 +98,23 @@ def _launch(options: LaunchOptions) -> None:
         setup = agent.build_setup(_describe_target(options))
         _print_variables(setup.variables)
         if not options.env:
-            typer.echo(
-                shlex.join([agent.program, *setup.arguments, *(options.agent_argument or ())])
-            )
+            click.echo(shlex.join([agent.program, *setup.arguments, *options.agent_argument]))
         return
     # Fail before a server is started, which may download and load a model.
     program = shutil.which(agent.program)
     if program is None:
         print_error(f"{agent.title} is not installed: {agent.install}")
-        raise typer.Exit(COMMAND_NOT_FOUND)
+        raise click.exceptions.Exit(COMMAND_NOT_FOUND)
     with _provide_server(options) as target:
         setup = agent.build_setup(target)
-        raise typer.Exit(
-            _run_agent([program, *setup.arguments, *(options.agent_argument or ())], setup, target)
+        raise click.exceptions.Exit(
+            _run_agent([program, *setup.arguments, *options.agent_argument], setup, target)
         )
 
 
 def _print_variables(variables: Mapping[str, str | None]) -> None:
     for name, value in variables.items():
-        typer.echo(f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}")
+        click.echo(f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}")
 
 
 def _describe_target(options: LaunchOptions) -> ServerTarget:
@@ -126,7 +129,7 @@ def _describe_target(options: LaunchOptions) -> ServerTarget:
         return target
     from ..launch.hub_reference import find_reference  # noqa: PLC0415 - imports the whole server
     from ..launch.local_models import find_model_name  # noqa: PLC0415 - as above
-    from ..launch.models import parse_model  # noqa: PLC0415 - as above
+    from ..launch.model_name import parse_model  # noqa: PLC0415 - as above
 
     model = options.model
     if model is None:
@@ -252,4 +255,18 @@ def _run_agent(command: Sequence[str], setup: AgentSetup, target: ServerTarget) 
     return 128 - code if code < 0 else code
 
 
-launch = build_command(LaunchOptions, _launch, about=HELP)
+class LaunchCommand(Command):
+    """A command that passes the arguments after `--` to a program."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Turn the arguments after `--` into values of a hidden option; they would be
+        parsed as MODEL otherwise.
+        """
+        index = args.index("--") if "--" in args else len(args)
+        passed = [f"--agent-argument={argument}" for argument in args[index + 1 :]]
+        return super().parse_args(ctx, [*args[:index], *passed])
+
+
+COMMAND = build_command(
+    "launch", LaunchOptions, _launch, help=HELP, errors=COMMAND_ERRORS, kind=LaunchCommand
+)

@@ -1,4 +1,6 @@
-"""A server for the duration of one command: a child process with `dragoman serve` on a loopback port."""
+"""A server for the duration of one command: a child process with `dragoman serve` on a
+loopback port.
+"""
 
 from __future__ import annotations
 
@@ -54,10 +56,7 @@ CHILD_SETTINGS: dict[str, object] = {
 """
 
 
-_CHILD_CODE = (
-    f"from {__name__} import CHILD_SETTINGS, end_with_parent; from dragoman.cli import main; "
-    "end_with_parent(); main(CHILD_SETTINGS)"
-)
+_CHILD_CODE = f"from {__name__} import serve_child; serve_child()"
 """Python code of the child process."""
 
 
@@ -95,7 +94,7 @@ class LocalServer:
         # written to stdin. Its end tells the child that this process has ended, even if
         # it was killed.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _CHILD_CODE, "serve", *arguments],
+            [sys.executable, "-P", "-c", _CHILD_CODE, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -237,7 +236,17 @@ def start_server(
         server.stop()
 
 
-def end_with_parent() -> None:
+def serve_child() -> None:
+    """Run `dragoman serve` in the child process, with the arguments of the process."""
+    from .serve import run_server  # noqa: PLC0415 - only the child serves
+    from .serve_command import build_serve_command  # noqa: PLC0415 - as above
+
+    _end_with_parent()
+    command = build_serve_command(run_server, os.environ, CHILD_SETTINGS)
+    command(prog_name="dragoman serve")
+
+
+def _end_with_parent() -> None:
     """Shut this process down gracefully when its standard input is closed: the command
     that started it has ended.
     """

@@ -9,19 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
-import typer
+import click
 
-from .options import build_command
+from dragoman_cli import Argument, Option, build_command
+
+from .errors import COMMAND_ERRORS
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from ..settings import Settings
 
-RECORD_HELP = """Proxy requests to an upstream, and record them with their responses and timings in a file.
+RECORD_HELP = """Proxy requests to an upstream, and record them with their responses and timings in
+a file.
 
-Point a client's base URL here instead of at the upstream. API keys are forwarded and never recorded; prompts and
-responses are, so protect the file accordingly.
+Point a client's base URL here instead of at the upstream. API keys are forwarded and
+never recorded; prompts and responses are, so protect the file accordingly.
 """
 REPLAY_HELP = (
     """Replay recorded responses byte for byte, with the original timing. No model is needed."""
@@ -30,11 +33,11 @@ REPLAY_HELP = (
 
 @dataclass(frozen=True, kw_only=True)
 class ListenOptions:
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free port.")] = 8000
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Option(help="Port to listen on; 0 picks a free port.")] = 8000
     allowed_hosts: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="NAMES",
             help="Additional host names to accept in the Host header, besides localhost, "
             "comma-separated.",
@@ -42,7 +45,7 @@ class ListenOptions:
     ] = ""
     no_auth: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--no-auth", help="Allow a non-loopback address. This command has no authentication."
         ),
     ] = False
@@ -52,11 +55,11 @@ class ListenOptions:
 class RecordOptions(ListenOptions):
     upstream: Annotated[
         str,
-        typer.Option(metavar="URL", help="Server to forward requests to: https://api.openai.com"),
+        Option(metavar="URL", help="Server to forward requests to: https://api.openai.com"),
     ]
     out: Annotated[
         str,
-        typer.Option(
+        Option(
             "--out",
             "-o",
             metavar="FILE",
@@ -67,15 +70,13 @@ class RecordOptions(ListenOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions(ListenOptions):
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="Recording written by `dragoman record`.")
-    ]
+    file: Annotated[str, Argument(metavar="FILE", help="Recording written by `dragoman record`.")]
     time_scale: Annotated[
-        float, typer.Option(help="Replay speed: 10 is ten times as fast, inf is without delays.")
+        float, Option(help="Replay speed: 10 is ten times as fast, inf is without delays.")
     ] = 1.0
     match: Annotated[
         str,
-        typer.Option(
+        Option(
             help="How to find the recorded response: `question`, by the same body; `path`, the "
             "next one for the same "
             "path."
@@ -157,7 +158,8 @@ def _serve_app(app: ASGIApp, settings: Settings, description: str) -> None:
     import uvicorn  # noqa: PLC0415
 
     from ..launch.listener import listen  # noqa: PLC0415
-    from ..launch.server import build_uvicorn_config, install_signal_handlers  # noqa: PLC0415
+    from ..launch.signals import install_signal_handlers  # noqa: PLC0415
+    from ..launch.uvicorn_config import build_uvicorn_config  # noqa: PLC0415
 
     config = build_uvicorn_config(app, settings)
     # The Date header comes from the upstream, and a truncated response is not an error
@@ -168,9 +170,23 @@ def _serve_app(app: ASGIApp, settings: Settings, description: str) -> None:
     server = uvicorn.Server(config)
     install_signal_handlers(server)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    typer.echo(f"{description} on http://{host}:{listener.getsockname()[1]}")
+    click.echo(f"{description} on http://{host}:{listener.getsockname()[1]}")
     server.run(sockets=[listener])
 
 
-record = build_command(RecordOptions, _run_record, about=RECORD_HELP)
-replay = build_command(ReplayOptions, _run_replay, about=REPLAY_HELP)
+RECORD = build_command(
+    "record",
+    RecordOptions,
+    _run_record,
+    help=RECORD_HELP,
+    short_help="Record requests to a server and its responses.",
+    errors=COMMAND_ERRORS,
+)
+REPLAY = build_command(
+    "replay",
+    ReplayOptions,
+    _run_replay,
+    help=REPLAY_HELP,
+    short_help="Replay recorded responses with their timing.",
+    errors=COMMAND_ERRORS,
+)

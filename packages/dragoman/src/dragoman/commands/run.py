@@ -7,21 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any
 
+import click
 import msgspec
-import typer
+
+from dragoman_cli import Argument, Option, build_command, print_error, print_warning
 
 from .answer_printer import AnswerPrinter
 from .api_client import ApiError
 from .client_options import RequestOptions
-from .options import build_command, print_error, print_warning
+from .errors import COMMAND_ERRORS
 from .server_connection import connect
 
 HELP = """Print one answer of a model.
 
-The prompt is the argument, the standard input, or both: the input first, then the argument. Without --url a server for
-MODEL runs until the answer is complete; its settings come from the environment, as for `dragoman serve`.
+The prompt is the argument, the standard input, or both: the input first, then the
+argument. Without --url a server for MODEL runs until the answer is complete; its
+settings come from the environment, as for `dragoman serve`.
 
-Exit codes: 0 after a complete answer, 1 after a failed one, 2 if nothing could be asked, 130 after Ctrl-C.
+Exit codes: 0 after a complete answer, 1 after a failed one, 2 if nothing could be
+asked, 130 after Ctrl-C.
 """
 
 
@@ -29,30 +33,29 @@ Exit codes: 0 after a complete answer, 1 after a failed one, 2 if nothing could 
 class RunOptions(RequestOptions):
     model: Annotated[
         str,
-        typer.Argument(
-            metavar="MODEL", help="As for `dragoman serve`; or the URL of a running server."
-        ),
+        Argument(metavar="MODEL", help="As for `dragoman serve`; or the URL of a running server."),
     ]
     prompt: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PROMPT", help="What to ask; words are joined by spaces."),
-    ] = None
+        tuple[str, ...],
+        Argument(metavar="PROMPT", help="What to ask; words are joined by spaces."),
+    ] = ()
     schema: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE", help="JSON Schema that the answer must follow.", show_default=False
+        Option(
+            metavar="FILE",
+            help="JSON Schema that the answer must follow.",
         ),
     ] = None
     json: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--json", help="Print the whole response as JSON, with the usage, instead of the text."
         ),
     ] = False
 
 
 def _run(options: RunOptions) -> None:
-    prompt = join_prompt(" ".join(options.prompt or ()), sys.stdin)
+    prompt = join_prompt(" ".join(options.prompt), sys.stdin)
     if not prompt:
         raise ValueError("no prompt: pass it after MODEL or on standard input")
     messages = [{"role": "user", "content": prompt}]
@@ -68,20 +71,20 @@ def _run(options: RunOptions) -> None:
         body["model"] = connection.model.id
         try:
             if options.json:
-                typer.echo(connection.client.create_chat_completion(body).strip())
+                click.echo(connection.client.create_chat_completion(body).strip())
             else:
                 printer.print(connection.client.stream_chat_completion(body))
         except ApiError as error:
             printer.end_line()
             print_error(connection.explain(error))
-            raise typer.Exit(1) from None
+            raise click.exceptions.Exit(1) from None
         except KeyboardInterrupt:
             # A shell's exit code after SIGINT: 128 plus the signal's number.
             code = 130
         printer.end_line()
         if printer.finish_reason not in ("stop", "tool_calls", ""):
             print_warning(f"the answer is incomplete (finish_reason: {printer.finish_reason})")
-        raise typer.Exit(code)
+        raise click.exceptions.Exit(code)
 
 
 def join_prompt(argument: str, stdin: IO[str]) -> str:
@@ -100,4 +103,4 @@ def read_json(path: str) -> Any:  # noqa: ANN401 - any JSON
         raise ValueError(f"{path}: {error}") from error
 
 
-run = build_command(RunOptions, _run, about=HELP)
+COMMAND = build_command("run", RunOptions, _run, help=HELP, errors=COMMAND_ERRORS)

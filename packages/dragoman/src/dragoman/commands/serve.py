@@ -1,4 +1,4 @@
-"""`dragoman serve` and `dragoman.serve`: run a server in the foreground. The server is
+"""`dragoman.serve`, and what `dragoman serve` runs: a server in the foreground. It is
 imported when it is called.
 """
 
@@ -9,13 +9,13 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from ..settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     from ..launch.plugin import SupportedEngine
-    from ..launch.server import ModelsBuilder
+    from ..launch.server_assembly import ModelsBuilder
 
 
 def serve(
@@ -24,18 +24,24 @@ def serve(
     engines: Mapping[str, SupportedEngine] | None = None,
     **settings: Any,  # noqa: ANN401 - each has its own type, see docs/embedding.md
 ) -> int:
-    """Serve until a signal such as Ctrl-C, and return the exit code. The arguments are
-    those of `dragoman.create_app`.
+    """Serve until a signal such as Ctrl-C, and return the exit code.
 
-    Call it in the main thread, since it installs signal handlers. Raises SettingsError
-    if the settings are invalid.
+    Call it in the main thread, since it installs signal handlers.
+
+    Args:
+        model: as in `dragoman.create_app`.
+        engines: as in `dragoman.create_app`.
+        settings: as in `dragoman.create_app`.
+
+    Raises:
+        SettingsError: a setting is invalid.
     """
     from ..launch.in_process import resolve_models  # noqa: PLC0415 - imports the whole server
 
     read_settings, build = resolve_models(model, engines, settings, in_background=True)
     if engines is not None and read_settings.is_multiprocess:
         raise SettingsError("workers: engine objects cannot be shared by several worker processes")
-    return run_server(read_settings, typer.echo, build=build)
+    return run_server(read_settings, click.echo, build=build)
 
 
 def run_server(

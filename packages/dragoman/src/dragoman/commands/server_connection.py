@@ -1,4 +1,6 @@
-"""The server that a command uses: a running one, by its URL, or one that the command starts."""
+"""The server that a command uses: a running one, by its URL, or one that the command
+starts.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-import typer
+import click
+
+from dragoman_cli import print_error
 
 from .api_client import ApiClient, ApiError, ListedModel, is_url
 from .client_options import ConnectionOptions
 from .local_server import LocalServer, ServerFailed, start_server
-from .options import print_error
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -69,7 +72,7 @@ def connect(model: str | None, options: ConnectionOptions) -> Generator[Connecti
             yield Connection(client, choose_model(client, None), server)
     except ApiError as error:
         print_error(str(error))
-        raise typer.Exit(2) from error
+        raise click.exceptions.Exit(2) from error
 
 
 @contextmanager
@@ -95,7 +98,7 @@ def serve_model(
         ) as server:
             yield server
     except ServerFailed as error:
-        raise typer.Exit(error.code or 2) from error
+        raise click.exceptions.Exit(error.code or 2) from error
 
 
 def choose_model(client: ApiClient, name: str | None) -> ListedModel:
@@ -122,4 +125,4 @@ def choose_model(client: ApiClient, name: str | None) -> ListedModel:
 
 def print_status(line: str) -> None:
     """Print a line that is not part of the answer to standard error."""
-    typer.echo(line, err=True)
+    click.echo(line, err=True)

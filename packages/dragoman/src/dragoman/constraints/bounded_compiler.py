@@ -43,7 +43,7 @@ class BoundedCompiler:
         worker_limits: WorkerLimits | None = None,
     ) -> None:
         self._compiler = Compiler(tokenizer, eos, limits=limits)
-        self.pool = WorkerPool("dragoman.constraints.trial", worker_limits, self._setup)
+        self.pool = WorkerPool("dragoman.constraints.trial_worker", worker_limits, self._setup)
         self._repeats = anyio.CapacityLimiter(self.pool.limits.processes)
         self._rejected: OrderedDict[bytes, str] = OrderedDict()
 

@@ -1,4 +1,5 @@
-"""Ends a constrained answer within its token limit: the last tokens are a short legal ending.
+"""Ends a constrained answer within its token limit: the last tokens are a short legal
+ending.
 
 A sampled token is replaced only if no known ending would fit into the limit after it.
 Until then the answer is the same as without the option.

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Struct
 
 from ..core.errors import RequestError
+from ..core.json_types import JsonObject, JsonValue
 
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-Schema: TypeAlias = "dict[str, Json] | bool"
+Schema: TypeAlias = JsonObject | bool
 
 
 MAX_BYTES = 64 * 1024
@@ -117,7 +117,7 @@ def parse_schema(schema: str, param: str) -> Schema:
     if len(schema) > MAX_BYTES or len(schema.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise RequestError(f"The JSON Schema is larger than {MAX_BYTES // 1024} KiB.", param=param)
     try:
-        value: Json = msgspec.json.decode(schema)
+        value: JsonValue = msgspec.json.decode(schema)
     except RecursionError as error:
         raise _build_too_deep_error(param) from error
     except (msgspec.MsgspecError, UnicodeError) as error:
@@ -151,7 +151,7 @@ def _build_too_deep_error(param: str) -> RequestError:
     return RequestError(f"The JSON Schema is nested deeper than {MAX_DEPTH} levels.", param=param)
 
 
-def _check_patterns(parts: list[dict[str, Json]], param: str) -> None:
+def _check_patterns(parts: list[JsonObject], param: str) -> None:
     """Reject too many regular expressions in a schema whose parts may be merged. Raises
     RequestError.
     """
@@ -170,7 +170,7 @@ def _check_patterns(parts: list[dict[str, Json]], param: str) -> None:
         )
 
 
-def _check_multiples(parts: list[dict[str, Json]], is_merged: bool, param: str) -> None:
+def _check_multiples(parts: list[JsonObject], is_merged: bool, param: str) -> None:
     """Reject a `multipleOf` of many digits, alone or as the least common multiple of
     those that may be merged.
 
@@ -211,7 +211,7 @@ def _count_last_digit_units(value: Fraction) -> int:
     return int(str(digits.normalize()).partition("E")[0].replace(".", "") or 0)
 
 
-def combines_schemas(part: dict[str, Json]) -> bool:
+def combines_schemas(part: JsonObject) -> bool:
     """Whether the schema combines others: several in `allOf`, or `anyOf`, `oneOf` or a
     reference beside other keywords.
 
@@ -223,15 +223,15 @@ def combines_schemas(part: dict[str, Json]) -> bool:
     return has_several or bool(keywords & _APPLICATORS and len(keywords) > 1)
 
 
-def iterate_schemas(schema: Json) -> Iterator[dict[str, Json]]:
+def iterate_schemas(schema: JsonValue) -> Iterator[JsonObject]:
     """Yield the schema, its subschemas and the maps of subschemas, such as
     `properties`, as far as they are objects.
 
     Values such as those of `const` are included only if a reference may lead into them:
     llguidance follows it.
     """
-    pending: list[Json] = [schema]
-    data: list[Json] = []
+    pending: list[JsonValue] = [schema]
+    data: list[JsonValue] = []
     refers_to_data = False
     while pending:
         part = pending.pop()
@@ -294,7 +294,7 @@ class CompileCost(Struct, frozen=True):
 def estimate_compile_cost(schema: Schema) -> CompileCost:
     """Estimate the cost of compiling a schema that `parse_schema` has accepted."""
     costly: set[str] = set()
-    pending: list[Json] = [schema]
+    pending: list[JsonValue] = [schema]
     while pending:
         part = pending.pop()
         if not isinstance(part, dict):
@@ -319,7 +319,7 @@ def estimate_compile_cost(schema: Schema) -> CompileCost:
     return CompileCost(_count_values(schema), frozenset(costly))
 
 
-def _count_values(schema: Json) -> int:
+def _count_values(schema: JsonValue) -> int:
     count = 0
     pending = [schema]
     while pending:

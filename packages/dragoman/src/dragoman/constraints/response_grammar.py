@@ -1,4 +1,5 @@
-"""Composes the grammar of a response: reasoning, then text, a constrained body or tool calls.
+"""Composes the grammar of a response: reasoning, then text, a constrained body or tool
+calls.
 
 The grammar is in llguidance's dialect of Lark. Of the vocabulary it needs only the
 names and ids of the added tokens. No text contains an added token, so free text ends at
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from ..core.json_types import JsonObject, JsonValue
 from ..core.request import (
     AnyJsonObject,
     Constraint,
@@ -35,7 +37,6 @@ from ..core.syntax import (
 from .client_grammars import build_choices, build_context_free, build_regex
 from .json_schema import (
     CHEAP_VALUES,
-    Json,
     Schema,
     combines_schemas,
     estimate_compile_cost,
@@ -43,10 +44,6 @@ from .json_schema import (
     parse_schema,
 )
 from .vocabulary import find_control_tokens
-
-# Constraints that clients write: regexes, choices and grammars, with limits on their
-# size.
-
 
 _LIST_KEYWORDS = ("anyOf", "allOf", "prefixItems")
 _MAP_KEYWORDS = ("properties", "patternProperties", "$defs", "definitions")
@@ -91,8 +88,8 @@ def close_schema(schema: Schema) -> Schema:
     return _close_node(schema)
 
 
-def _close_node(schema: dict[str, Json]) -> dict[str, Json]:
-    closed: dict[str, Json] = {}
+def _close_node(schema: JsonObject) -> JsonObject:
+    closed: JsonObject = {}
     for keyword, value in schema.items():
         if keyword in _MAP_KEYWORDS and isinstance(value, dict):
             closed[keyword] = {name: _close_part(subschema) for name, subschema in value.items()}
@@ -112,14 +109,14 @@ def _close_node(schema: dict[str, Json]) -> dict[str, Json]:
     return {**closed, "additionalProperties": False} if is_closable else closed
 
 
-def _close_part(value: Json) -> Json:
+def _close_part(value: JsonValue) -> JsonValue:
     return _close_node(value) if isinstance(value, dict) else value
 
 
 _TYPE_KEYWORDS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"})
 """Keywords that may determine the type of a value."""
 _ANY_TEXT = "/(?s:.*)/"
-_JSON_STYLE: dict[str, Json] = {
+_JSON_STYLE: JsonObject = {
     "item_separator": ", ",
     "key_separator": ": ",
     "whitespace_flexible": False,
@@ -493,7 +490,7 @@ class _GrammarWriter:
         expression = "%json false"
         if closed_schema is not False:
             keywords = {} if closed_schema is True else closed_schema
-            options: Json = {**_JSON_STYLE, "lenient": not strict}
+            options: JsonValue = {**_JSON_STYLE, "lenient": not strict}
             # Options in the client's schema are overridden: they are not part of JSON
             # Schema.
             expression = "%json " + json.dumps({**keywords, "x-guidance": options})

@@ -39,17 +39,21 @@ CONSTRAINT_FEATURES = frozenset(
 class Capabilities(Struct, frozen=True):
     """The features and parameters that an engine supports.
 
-    parameters: the supported fields of SamplingOptions, GenerationLimits and Extras;
-        others are never ignored silently.
-    max_logprobs: maximum alternatives for each token.
-    max_alternatives: alternatives that it can report; a request for more gets a
-        warning; None means all.
-    native_tools, native_reasoning: the engine's own events separate tool calls and
-        reasoning; our parsers do not run.
-    verifies_reasoning: the engine seals its reasoning, and verifies the seals itself
-        when clients send it back.
-    has_one_choice: the engine generates one choice per request, so that n choices
-        require n requests.
+    Attributes:
+        features: a request for any other feature is rejected.
+        parameters: the supported fields of SamplingOptions, GenerationLimits and
+            Extras; others are never ignored silently.
+        max_logprobs: maximum alternatives for each token.
+        native_tools: the engine's own events separate tool calls; our parsers do not
+            run.
+        native_reasoning: the engine's own events separate reasoning; our parsers do not
+            run.
+        max_alternatives: alternatives that it can report; a request for more gets a
+            warning; None means all.
+        verifies_reasoning: the engine seals its reasoning, and verifies the seals
+            itself when clients send it back.
+        has_one_choice: the engine generates one choice per request, so that n choices
+            require n requests.
     """
 
     features: frozenset[Feature] = frozenset()

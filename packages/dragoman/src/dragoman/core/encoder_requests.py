@@ -10,6 +10,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from .errors import RequestError, Unsupported
+from .trace_context import SpanContext
 
 
 class Pooling(StrEnum):
@@ -94,12 +95,14 @@ class TextEmbedRequest(Struct, frozen=True):
     """An embedding request before tokenization.
 
     dimensions, normalize: as in EmbedRequest, but not checked yet.
+    trace: as in GenerateRequest.
     """
 
     model: str
     texts: TextInputs
     dimensions: int | None = None
     normalize: bool | None = None
+    trace: SpanContext | None = None
 
 
 class EmbedRequest(Struct, frozen=True):
@@ -139,6 +142,7 @@ class TextPairs(Struct, frozen=True):
     truncate: as in TextInputs, for query and document together; only the document is
         truncated.
     activation: as in ScoreRequest.
+    trace: as in GenerateRequest.
     """
 
     queries: tuple[str, ...]
@@ -147,6 +151,7 @@ class TextPairs(Struct, frozen=True):
     max_document_tokens: int | None = None
     truncate: int | None = None
     activation: bool | None = None
+    trace: SpanContext | None = None
 
     def expand_pairs(self) -> tuple[tuple[str, str], ...]:
         queries = self.queries * len(self.documents) if len(self.queries) == 1 else self.queries

@@ -1,4 +1,5 @@
-"""The interface of an engine that emits events, with the optional ones of only some engines.
+"""The interface of an engine that emits events, with the optional ones of only some
+engines.
 
 There are two kinds of engines. An `Engine` emits events: an upstream server, a script.
 A `TokenEngine` (see `token_engine`) maps token ids to token ids: a model that runs in
@@ -20,12 +21,14 @@ from .request import GenerateRequest
 class Health(Struct, frozen=True):
     """The health of an engine.
 
-    ready: new requests are accepted.
-    reason: why it is not ready.
-    waiting, running: number of requests.
-    failed: it has crashed and cannot become ready again without a restart.
-    kv_cache_usage: share of the KV cache that requests hold, 0 to 1; None if there is
-        none, or if it is not known.
+    Attributes:
+        ready: new requests are accepted.
+        reason: why it is not ready.
+        waiting: number of requests in its queue.
+        running: number of requests that it generates for.
+        failed: it has crashed and cannot become ready again without a restart.
+        kv_cache_usage: share of the KV cache that requests hold, 0 to 1; None if there
+            is none, or if it is not known.
     """
 
     ready: bool = True
@@ -41,7 +44,9 @@ class Engine(Protocol):
     """An engine that emits events."""
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self) -> Capabilities:
+        """What requests may ask for."""
+        ...
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
         """Yield one valid event stream (see `events`).
@@ -62,7 +67,9 @@ class Engine(Protocol):
         """Release all resources. Running requests fail with EngineError."""
         ...
 
-    def health(self) -> Health: ...
+    def health(self) -> Health:
+        """Return the current health. Called often; must not wait."""
+        ...
 
 
 class EventReceiver(Protocol):

@@ -23,14 +23,22 @@
           +-- EngineTimeout        504  the engine exceeded its deadline
           +-- ConnectionDropped    500  an injected fault: the connection closes without a terminal event
 
-An error raised before `Started` becomes an HTTP status; a later one becomes the dialect's own terminal event.
-"""
+An error raised before `Started` becomes an HTTP status; a later one becomes the
+dialect's own terminal event.
+"""  # noqa: E501
 
 from __future__ import annotations
 
 
 class DragomanError(Exception):
-    """Base of all errors that a dialect can render."""
+    """Base of all errors that a dialect can render.
+
+    Attributes:
+        status: HTTP status of an error that is raised before the response starts.
+        code: OpenAI's error code.
+        message: the text for the client.
+        param: the field that is wrong, as a dotted path (`messages.0.role`).
+    """
 
     status = 500
     code: str | None = None
@@ -77,6 +85,11 @@ class Unsupported(RequestError):
 class ContextTooLong(RequestError):
     """The prompt exceeds the context length. LangChain and LiteLLM match on this
     wording.
+
+    Attributes:
+        limit: the context length in tokens.
+        prompt: tokens of the prompt.
+        at_least: the prompt has `prompt` tokens or more.
     """
 
     code = "context_length_exceeded"
@@ -191,6 +204,8 @@ class EngineError(DragomanError):
 
 
 class Overloaded(EngineError):
+    """The request is rejected because too many others are waiting."""
+
     status = 503
     code = "overloaded"
     retry_after = 1.0
@@ -219,7 +234,3 @@ class ConnectionDropped(EngineError):
     """
 
     code = "connection_cut"
-
-
-# Field names. A dialect or an upstream server may have other names for the request
-# fields than the core.

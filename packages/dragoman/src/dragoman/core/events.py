@@ -26,6 +26,12 @@ UNKNOWN_TOKEN_ID = -1
 class Alternative(Struct, frozen=True, gc=False):
     """An alternative at a token's position. Alternatives are sorted best first: the
     rank is the index plus one.
+
+    Attributes:
+        id: its token id.
+        text: its text, as in `Token`.
+        logprob: natural logarithm of its probability.
+        raw: its bytes, as in `Token`.
     """
 
     id: int
@@ -37,15 +43,18 @@ class Alternative(Struct, frozen=True, gc=False):
 class Token(Struct, frozen=True, gc=False):
     """One token of an answer or a prompt.
 
-    id: UNKNOWN_TOKEN_ID if the engine does not report it.
-    text: its text; bytes that do not form a complete character are replaced by U+FFFD.
-    logprob: natural logarithm of its probability; None if not requested or unknown.
-    top: alternatives, best first.
-    raw: its bytes if they differ from `text.encode()`.
-    rank: 1 for the most likely token; None if unknown.
-    special: a control token of the vocabulary, not text that looks like one.
-    markup: its text belongs to no part of the answer: a delimiter of reasoning or
-        calls, or whitespace next to one.
+    Attributes:
+        id: UNKNOWN_TOKEN_ID if the engine does not report it.
+        text: its text; bytes that do not form a complete character are replaced by
+            U+FFFD.
+        logprob: natural logarithm of its probability; None if not requested or
+            unknown.
+        top: alternatives, best first.
+        raw: its bytes if they differ from `text.encode()`.
+        rank: 1 for the most likely token; None if unknown.
+        special: a control token of the vocabulary, not text that looks like one.
+        markup: its text belongs to no part of the answer: a delimiter of reasoning
+            or calls, or whitespace next to one.
     """
 
     id: int
@@ -59,6 +68,7 @@ class Token(Struct, frozen=True, gc=False):
 
     @property
     def utf8(self) -> bytes:
+        """Its bytes: `raw`, or else those of `text`."""
         return self.text.encode() if self.raw is None else self.raw
 
 
@@ -66,7 +76,12 @@ class Usage(Struct, frozen=True):
     """Token counts of a whole request, all choices together. None is unknown, which
     differs from 0.
 
-    cached, written: prompt tokens that were read from and written to the prefix cache.
+    Attributes:
+        prompt: tokens of the prompt.
+        completion: tokens that were generated.
+        cached: prompt tokens that were read from the prefix cache.
+        reasoning: generated tokens that are reasoning.
+        written: prompt tokens that were written to the prefix cache.
     """
 
     prompt: int
@@ -77,6 +92,8 @@ class Usage(Struct, frozen=True):
 
 
 class FinishReason(StrEnum):
+    """The reason why a choice ended."""
+
     STOP = "stop"
     LENGTH = "length"
     CONTENT_FILTER = "content_filter"
@@ -104,14 +121,19 @@ class AppliedEdit(Struct, frozen=True):
 class Started(Struct, frozen=True, tag=True):
     """The prompt was accepted. Headers may be sent; nothing has been generated yet.
 
-    choices: number of choices of all prompts; choice c belongs to prompt c // (choices
-        / prompts).
-    edited: applied context edits, in order.
-    cached_tokens, written_tokens: see `Usage`.
-    warnings: fields that the engine ignores and that are known only now; each warning
-        begins with the field's name.
-    elapsed: seconds since the engine started on the prompt, if it reports the start
-        late.
+    Attributes:
+        prompt_tokens: tokens of all prompts.
+        cached_tokens: prompt tokens that were read from the prefix cache, see `Usage`.
+        choices: number of choices of all prompts; choice c belongs to prompt c //
+            (choices / prompts).
+        prompts: number of prompts.
+        edited: applied context edits, in order.
+        written_tokens: prompt tokens that were written to the prefix cache, see
+            `Usage`.
+        warnings: fields that the engine ignores and that are known only now; each
+            warning begins with the field's name.
+        elapsed: seconds since the engine started on the prompt, if it reports the start
+            late.
     """
 
     prompt_tokens: int
@@ -127,6 +149,11 @@ class Started(Struct, frozen=True, tag=True):
 class PromptTokens(Struct, frozen=True, tag=True):
     """The prompt itself, with its logprobs if requested. At most once for each prompt,
     before its choices.
+
+    Attributes:
+        prompt: index of the prompt.
+        text: its text.
+        tokens: its tokens.
     """
 
     prompt: int
@@ -135,6 +162,14 @@ class PromptTokens(Struct, frozen=True, tag=True):
 
 
 class TextDelta(Struct, frozen=True, tag=True, gc=False):
+    """A piece of text.
+
+    Attributes:
+        choice: index of the choice.
+        text: the text; may be empty.
+        tokens: the tokens whose text it releases.
+    """
+
     choice: int
     text: str
     tokens: tuple[Token, ...] = ()
@@ -143,7 +178,11 @@ class TextDelta(Struct, frozen=True, tag=True, gc=False):
 class ReasoningDelta(Struct, frozen=True, tag=True, gc=False):
     """A piece of reasoning.
 
-    seal: see `message.Reasoning`; a delta with a seal is the last of its part.
+    Attributes:
+        choice: index of the choice.
+        text: the text; may be empty.
+        tokens: the tokens whose text it releases.
+        seal: see `message.Reasoning`; a delta with a seal is the last of its part.
     """
 
     choice: int
@@ -153,6 +192,14 @@ class ReasoningDelta(Struct, frozen=True, tag=True, gc=False):
 
 
 class RefusalDelta(Struct, frozen=True, tag=True, gc=False):
+    """A piece of a refusal.
+
+    Attributes:
+        choice: index of the choice.
+        text: the text; may be empty.
+        tokens: the tokens whose text it releases.
+    """
+
     choice: int
     text: str
     tokens: tuple[Token, ...] = ()
@@ -161,7 +208,13 @@ class RefusalDelta(Struct, frozen=True, tag=True, gc=False):
 class ToolCallStart(Struct, frozen=True, tag=True):
     """The start of a tool call.
 
-    custom: the tool takes free text; its argument deltas are raw input instead of JSON.
+    Attributes:
+        choice: index of the choice.
+        id: id of the call, to which the client's result refers.
+        name: name of the tool.
+        tokens: the tokens of the name and of the markup before the arguments.
+        custom: the tool takes free text; its argument deltas are raw input instead of
+            JSON.
     """
 
     choice: int
@@ -172,6 +225,14 @@ class ToolCallStart(Struct, frozen=True, tag=True):
 
 
 class ToolCallDelta(Struct, frozen=True, tag=True, gc=False):
+    """A piece of the arguments of the tool call that was started last in this choice.
+
+    Attributes:
+        choice: index of the choice.
+        arguments: a piece of JSON text, or of a custom tool's input.
+        tokens: the tokens whose text it releases.
+    """
+
     choice: int
     arguments: str
     tokens: tuple[Token, ...] = ()
@@ -190,12 +251,15 @@ class WeightSpan(Struct, frozen=True):
 class ChoiceFinished(Struct, frozen=True, tag=True):
     """The end of one choice.
 
-    stop: the matched stop string, or the id of the matched stop token other than
-        end-of-sequence.
-    tokens: tokens that no other event has carried.
-    kv_transfer_params: as in `engine.Ended`.
-    weights: the weight versions of all tokens, without gaps; None if the engine does
-        not report them.
+    Attributes:
+        choice: index of the choice.
+        reason: why it ended.
+        stop: the matched stop string, or the id of the matched stop token other than
+            end-of-sequence.
+        tokens: tokens that no other event has carried.
+        kv_transfer_params: as in `engine.Ended`.
+        weights: the weight versions of all tokens, without gaps; None if the engine
+            does not report them.
     """
 
     choice: int
@@ -223,7 +287,9 @@ class Timings(Struct, frozen=True):
 class Finished(Struct, frozen=True, tag=True):
     """The end of the answer.
 
-    timings: None unless the server reports them.
+    Attributes:
+        usage: token counts of all choices.
+        timings: None unless the server reports them.
     """
 
     usage: Usage
@@ -232,6 +298,7 @@ class Finished(Struct, frozen=True, tag=True):
 
 Delta = TextDelta | ReasoningDelta | RefusalDelta | ToolCallStart | ToolCallDelta
 Event = Started | PromptTokens | Delta | ChoiceFinished | Finished
+"""An event of an answer; see the grammar at the top of this module."""
 
 ChoiceEvent = Delta | ChoiceFinished
 """An event that belongs to one choice."""

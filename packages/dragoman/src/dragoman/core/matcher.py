@@ -1,4 +1,6 @@
-"""The interface of a matcher, which tells the tokens that a constrained answer allows next."""
+"""The interface of a matcher, which tells the tokens that a constrained answer allows
+next.
+"""
 
 from __future__ import annotations
 

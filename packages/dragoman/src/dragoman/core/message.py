@@ -15,6 +15,8 @@ from .events import Token
 
 
 class Role(StrEnum):
+    """The author of a message."""
+
     SYSTEM = "system"
     DEVELOPER = "developer"
     USER = "user"
@@ -50,6 +52,13 @@ MediaSource = InlineMedia | RemoteMedia | UploadedMedia
 
 
 class Text(Struct, frozen=True, tag=True):
+    """Text of a prompt or an answer.
+
+    Attributes:
+        text: the text.
+        tokens: the tokens that were sampled for it; empty if it was not generated here.
+    """
+
     text: str
     tokens: tuple[Token, ...] = ()
 
@@ -74,9 +83,12 @@ class SealKind(StrEnum):
 class Reasoning(Struct, frozen=True, tag=True):
     """Reasoning of the model.
 
-    seal: a SealKind, followed by data with which an upstream's vendor recognizes its
-    own reasoning. Clients must send it back unchanged. Sealed reasoning may have no
-    text.
+    Attributes:
+        text: the text.
+        tokens: the tokens that were sampled for it; empty if it was not generated here.
+        seal: a SealKind, followed by data with which an upstream's vendor recognizes
+            its own reasoning. Clients must send it back unchanged. Sealed reasoning may
+            have no text.
     """
 
     text: str
@@ -85,6 +97,13 @@ class Reasoning(Struct, frozen=True, tag=True):
 
 
 class Refusal(Struct, frozen=True, tag=True):
+    """A refusal to answer, which OpenAI's APIs separate from text.
+
+    Attributes:
+        text: the text.
+        tokens: the tokens that were sampled for it; empty if it was not generated here.
+    """
+
     text: str
     tokens: tuple[Token, ...] = ()
 
@@ -92,8 +111,13 @@ class Refusal(Struct, frozen=True, tag=True):
 class ToolCall(Struct, frozen=True, tag=True):
     """A call of a tool by the model.
 
-    arguments: JSON text as the model wrote it (never re-serialized), or a custom tool's
-        raw input.
+    Attributes:
+        id: id of the call, to which the result refers.
+        name: name of the tool.
+        arguments: JSON text as the model wrote it (never re-serialized), or a custom
+            tool's raw input.
+        tokens: the tokens that were sampled for it; empty if it was not generated here.
+        custom: the tool takes free text instead of JSON.
     """
 
     id: str
@@ -104,16 +128,37 @@ class ToolCall(Struct, frozen=True, tag=True):
 
 
 class Image(Struct, frozen=True, tag=True):
+    """An image in a prompt.
+
+    Attributes:
+        source: where its bytes are.
+        detail: OpenAI's `low`, `high` or `auto`.
+    """
+
     source: MediaSource
     detail: str | None = None
 
 
 class Audio(Struct, frozen=True, tag=True):
+    """Audio in a prompt.
+
+    Attributes:
+        source: where its bytes are.
+        format: OpenAI's `wav` or `mp3`.
+    """
+
     source: MediaSource
     format: str | None = None
 
 
 class File(Struct, frozen=True, tag=True):
+    """A file in a prompt.
+
+    Attributes:
+        source: where its bytes are.
+        filename: its name, if the client gives one.
+    """
+
     source: MediaSource
     filename: str | None = None
 
@@ -121,8 +166,12 @@ class File(Struct, frozen=True, tag=True):
 class ToolResult(Struct, frozen=True, tag=True):
     """The result of a tool call. Its content is text and media only.
 
-    answers_call: its call is in the conversation; False in formats without ids, where
-        the call may be missing.
+    Attributes:
+        call_id: id of the call.
+        content: the parts of the result.
+        is_error: the tool failed.
+        answers_call: its call is in the conversation; False in formats without ids,
+            where the call may be missing.
     """
 
     call_id: str
@@ -137,7 +186,10 @@ Part = Text | Reasoning | Refusal | ToolCall | Image | Audio | File | ToolResult
 class Message(Struct, frozen=True):
     """One turn of a conversation.
 
-    name: distinguishes participants of one role, or names the tool of a result.
+    Attributes:
+        role: its author.
+        parts: its content, in order.
+        name: distinguishes participants of one role, or names the tool of a result.
     """
 
     role: Role
@@ -148,8 +200,11 @@ class Message(Struct, frozen=True):
 class FunctionTool(Struct, frozen=True, tag=True):
     """A function that the model may call.
 
-    parameters: a JSON Schema as JSON text; None if it declares no parameters.
-    strict: arguments must follow the schema exactly; None is the server's default.
+    Attributes:
+        name: its name.
+        description: what it does, for the model.
+        parameters: a JSON Schema as JSON text; None if it declares no parameters.
+        strict: arguments must follow the schema exactly; None is the server's default.
     """
 
     name: str
@@ -161,7 +216,11 @@ class FunctionTool(Struct, frozen=True, tag=True):
 class CustomTool(Struct, frozen=True, tag=True):
     """A tool that takes free text, optionally constrained by a grammar.
 
-    syntax: `lark` or `regex`; None is unconstrained.
+    Attributes:
+        name: its name.
+        description: what it does, for the model.
+        syntax: `lark` or `regex`; None is unconstrained.
+        definition: the grammar in this syntax.
     """
 
     name: str
@@ -176,10 +235,12 @@ Tool = FunctionTool | CustomTool
 class ToolChoice(Struct, frozen=True):
     """The tools that the model may or must call.
 
-    mode: none | auto | required.
-    names: the callable tools; None is all declared ones.
-    is_named: the client named one tool, not a list of allowed ones. Then at most one
-    call is made, OpenAI's finish reason is `stop`, and upstreams get the name itself.
+    Attributes:
+        mode: none | auto | required.
+        names: the callable tools; None is all declared ones.
+        is_named: the client named one tool, not a list of allowed ones. Then at
+            most one call is made, OpenAI's finish reason is `stop`, and upstreams
+            get the name itself.
     """
 
     mode: str = "auto"

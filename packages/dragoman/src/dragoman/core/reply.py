@@ -30,8 +30,13 @@ ReplyPart = Text | Reasoning | Refusal | ToolCall
 class Choice(Struct, frozen=True):
     """One choice of an answer.
 
-    trailing_tokens: tokens that released no text, such as end-of-sequence.
-    kv_transfer_params, weights: as in `events.ChoiceFinished`.
+    Attributes:
+        parts: text, reasoning, refusals and tool calls in the order of generation.
+        reason: why it ended.
+        stop: the matched stop, as in `events.ChoiceFinished`.
+        trailing_tokens: tokens that released no text, such as end-of-sequence.
+        kv_transfer_params: as in `events.ChoiceFinished`.
+        weights: as in `events.ChoiceFinished`.
     """
 
     parts: tuple[ReplyPart, ...]
@@ -43,6 +48,7 @@ class Choice(Struct, frozen=True):
 
     @property
     def has_tool_calls(self) -> bool:
+        """Whether any part is a tool call."""
         return any([isinstance(part, ToolCall) for part in self.parts])
 
     @property
@@ -59,23 +65,31 @@ class Choice(Struct, frozen=True):
         return self.join_text(), self.join_reasoning(), self.join_refusal(), self.list_calls()
 
     def join_text(self) -> str:
+        """Return the text of all text parts."""
         return "".join(part.text for part in self.parts if isinstance(part, Text))
 
     def join_reasoning(self) -> str:
+        """Return the text of all reasoning parts."""
         return "".join(part.text for part in self.parts if isinstance(part, Reasoning))
 
     def join_refusal(self) -> str:
+        """Return the text of all refusals."""
         return "".join(part.text for part in self.parts if isinstance(part, Refusal))
 
     def list_calls(self) -> tuple[ToolCall, ...]:
+        """Return the tool calls, in order."""
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
 
 
 class Reply(Struct, frozen=True):
     """A finished answer.
 
-    prompts: the PromptTokens of each prompt; None if not requested.
-    applied_edits: the context edits that `Started` reported.
+    Attributes:
+        choices: the choices of all prompts, by index.
+        usage: token counts of all choices.
+        prompts: the PromptTokens of each prompt; None if not requested.
+        applied_edits: the context edits that `Started` reported.
+        timings: as in `events.Finished`.
     """
 
     choices: tuple[Choice, ...]
@@ -135,6 +149,7 @@ class ReplyBuilder:
         self._timings: Timings | None = None
 
     def feed(self, event: Event) -> None:
+        """Add one event. The events must follow the grammar of `event_grammar`."""
         match event:
             case TextDelta(choice, text, tokens):
                 self._append(choice, Text, text, tokens)
@@ -166,6 +181,7 @@ class ReplyBuilder:
                 self._applied_edits = applied_edits
 
     def feed_all(self, batch: list[Event]) -> None:
+        """Add a batch of events."""
         for event in batch:
             if type(event) is TextDelta:  # The common case.
                 self._append(event.choice, Text, event.text, event.tokens)

@@ -10,14 +10,17 @@ import msgspec
 from msgspec import Struct
 
 from .message import Message, Tool, ToolChoice
+from .trace_context import SpanContext
 
 
 class ReasoningOptions(Struct, frozen=True):
     """The client's options for reasoning.
 
-    enabled: whether to reason at all.
-    effort: level from `none` to `max`, as the chat template defines them.
-    budget: maximum reasoning tokens; the end of reasoning is forced at the limit.
+    Attributes:
+        enabled: whether to reason at all.
+        effort: level from `none` to `max`, as the chat template defines them.
+        budget: maximum reasoning tokens; the end of reasoning is forced at the
+            limit.
     """
 
     enabled: bool | None = None
@@ -73,13 +76,20 @@ Edit = ClearToolResults | ClearReasoning
 class Conversation(Struct, frozen=True):
     """A chat prompt.
 
-    drop_oldest: remove whole turns from the beginning if it exceeds the context,
-        instead of rejecting it.
-    edits: context edits, applied in order before rendering.
-    sampled_turns: ids sampled in earlier turns; their text is encoded to the same ids,
-        see `prompts.token_replay`.
-    preceding_ids: ids of an earlier prompt and its answer, put before the rendered
-        prompt; only for token engines.
+    Attributes:
+        messages: the turns, oldest first.
+        tools: the tools that the client declares.
+        tool_choice: those that the model may or must call.
+        parallel_tool_calls: an answer may have several calls.
+        reasoning: the client's options for reasoning.
+        template: the client's options for the chat template.
+        drop_oldest: remove whole turns from the beginning if it exceeds the context,
+            instead of rejecting it.
+        edits: context edits, applied in order before rendering.
+        sampled_turns: ids sampled in earlier turns; their text is encoded to the same
+            ids, see `prompts.token_replay`.
+        preceding_ids: ids of an earlier prompt and its answer, put before the rendered
+            prompt; only for token engines.
     """
 
     messages: tuple[Message, ...]
@@ -104,8 +114,10 @@ class AnyJsonObject(Struct, frozen=True, tag=True):
 class JsonSchema(Struct, frozen=True, tag=True):
     """The answer is JSON that follows a schema.
 
-    schema: a JSON Schema as JSON text.
-    strict: an unsupported keyword is an error instead of a warning.
+    Attributes:
+        schema: a JSON Schema as JSON text.
+        strict: an unsupported keyword is an error instead of a warning.
+        name: the client's name of the schema.
     """
 
     schema: str
@@ -114,6 +126,12 @@ class JsonSchema(Struct, frozen=True, tag=True):
 
 
 class Regex(Struct, frozen=True, tag=True):
+    """The answer matches a regular expression.
+
+    Attributes:
+        pattern: the expression, which must match the whole answer.
+    """
+
     pattern: str
 
 
@@ -136,13 +154,18 @@ Constraint = AnyJsonObject | JsonSchema | Regex | StringChoices | ContextFreeGra
 class Sampling(Struct, frozen=True):
     """The effective sampling parameters, all defaults resolved.
 
-    temperature: 0 is greedy.
-    top_k, min_p: 0 is off.
-    repetition_penalty: 1 is off.
-    seed: equal seeds sample equally; None is random.
-    logit_bias: (token id, bias) pairs.
-    allowed_token_ids: mask all other tokens.
-    bad_words: token id sequences that may not be sampled.
+    Attributes:
+        temperature: 0 is greedy.
+        top_p: 1 is off.
+        top_k: 0 is off.
+        min_p: 0 is off.
+        presence_penalty: 0 is off.
+        frequency_penalty: 0 is off.
+        repetition_penalty: 1 is off.
+        seed: equal seeds sample equally; None is random.
+        logit_bias: (token id, bias) pairs.
+        allowed_token_ids: mask all other tokens.
+        bad_words: token id sequences that may not be sampled.
     """
 
     temperature: float = 1.0
@@ -168,9 +191,10 @@ def _list_set_fields(options: Struct) -> tuple[str, ...]:
 
 
 class SamplingOptions(Struct, frozen=True):
-    """The sampling parameters that the client set; see `Sampling`.
+    """The sampling parameters that the client set, with the fields of `Sampling`.
 
-    bad_words: strings, not tokenized yet.
+    Attributes:
+        bad_words: strings, not tokenized yet.
     """
 
     temperature: float | None = None
@@ -194,7 +218,9 @@ class SamplingOptions(Struct, frozen=True):
     def resolve(self, defaults: Sampling, bad_words: tuple[tuple[int, ...], ...] = ()) -> Sampling:
         """Return the effective parameters: the client's, otherwise the default.
 
-        bad_words: the client's, tokenized.
+        Args:
+            defaults: the model's parameters.
+            bad_words: the client's, tokenized.
         """
         names = self.list_set_fields()
         if not names and not bad_words:
@@ -211,12 +237,18 @@ NO_SAMPLING_OPTIONS = SamplingOptions()
 class GenerationLimits(Struct, frozen=True):
     """The conditions under which generation stops.
 
-    max_tokens: maximum tokens of each choice; None is the rest of the context.
-    stop: stop strings, removed from the text unless include_stop.
-    truncate_prompt: keep only this many tokens at the end of the prompt; -1 keeps as
-        many as fit.
-    close_at_limit: spend the last tokens of a constrained answer on a legal ending;
-        None is the server's default.
+    Attributes:
+        max_tokens: maximum tokens of each choice; None is the rest of the context.
+        min_tokens: tokens before which neither a stop string nor a stop token ends a
+            choice.
+        stop: stop strings, removed from the text unless include_stop.
+        stop_token_ids: ids that end a choice, in addition to the model's own.
+        include_stop: leave the matched stop string in the text.
+        ignore_eos: the model's end-of-sequence tokens end nothing.
+        truncate_prompt: keep only this many tokens at the end of the prompt; -1 keeps
+            as many as fit.
+        close_at_limit: spend the last tokens of a constrained answer on a legal ending;
+            None is the server's default.
     """
 
     max_tokens: int | None = None
@@ -235,13 +267,15 @@ class Extras(Struct, frozen=True, omit_defaults=True):
     An engine lists those it supports in its capabilities; others are rejected or cause
     a warning.
 
-    kv_transfer_params, vllm_xargs: JSON text of an object, passed through unchanged.
-    lora: name of the adapter.
-    reply, fault: the scripted reply or injected fault of a Scriptable engine, JSON
-        text.
-    data_parallel_rank: index of the engine replica that must run the request.
-    session_id: groups the requests of a session for a scheduler. A hint only: ignored
-        without a warning.
+    Attributes:
+        kv_transfer_params: JSON text of an object, passed through unchanged.
+        vllm_xargs: JSON text of an object, passed through unchanged.
+        lora: name of the adapter.
+        reply: the scripted reply of a Scriptable engine, JSON text.
+        fault: the injected fault of a Scriptable engine, JSON text.
+        data_parallel_rank: index of the engine replica that must run the request.
+        session_id: groups the requests of a session for a scheduler. A hint only:
+            ignored without a warning.
     """
 
     kv_transfer_params: str | None = None
@@ -263,22 +297,32 @@ NO_EXTRAS = Extras()
 class GenerateRequest(Struct, frozen=True):
     """One prompt and `choices` answers to it.
 
-    best_of: candidates to generate, of which the `choices` most likely are returned;
-        None is `choices`.
-    constraint_param: the client's field that holds the constraint, for errors and
-        warnings.
-    logprobs: alternatives for each token; 0 is the sampled token alone, None is no
-        logprobs.
-    prompt_logprobs: the same for prompt tokens.
-    logprob_ids: report these tokens as the alternatives, however likely they are, in
-        addition to the sampled one.
-    return_prompt: emit PromptTokens.
-    special_tokens_in_text: leave control tokens in the text (vLLM's
-        skip_special_tokens=false).
-    add_special_tokens: run the tokenizer's post-processor on the prompt; for a
-    conversation, in addition to the special tokens of its template.
-    priority: lower runs first.
-    cache_salt: prefix-cache blocks are shared only between requests with equal salts.
+    Attributes:
+        model: the model that the client named, or the default.
+        prompt: a conversation, a text, or token ids.
+        choices: number of answers.
+        best_of: candidates to generate, of which the `choices` most likely are
+            returned; None is `choices`.
+        sampling: the sampling parameters that the client set.
+        limits: the conditions under which generation stops.
+        constraint: the format that each answer must have.
+        constraint_param: the client's field that holds the constraint, for errors and
+            warnings.
+        logprobs: alternatives for each token; 0 is the sampled token alone, None is no
+            logprobs.
+        prompt_logprobs: the same for prompt tokens.
+        logprob_ids: report these tokens as the alternatives, however likely they are,
+            in addition to the sampled one.
+        return_prompt: emit PromptTokens.
+        special_tokens_in_text: leave control tokens in the text (vLLM's
+            skip_special_tokens=false).
+        add_special_tokens: run the tokenizer's post-processor on the prompt; for a
+            conversation, in addition to the special tokens of its template.
+        priority: lower runs first.
+        cache_salt: prefix-cache blocks are shared only between requests with equal
+            salts.
+        extras: fields that only some engines have.
+        trace: the span of the call, the parent of an engine's spans in other servers.
     """
 
     model: str
@@ -298,7 +342,4 @@ class GenerateRequest(Struct, frozen=True):
     priority: int = 0
     cache_salt: str = ""
     extras: Extras = Extras()
-
-
-# W3C Trace Context: the span and trace of a request
-# (https://www.w3.org/TR/trace-context/).
+    trace: SpanContext | None = None

@@ -115,34 +115,45 @@ class ReasoningFormat(Protocol):
     """A format that separates reasoning from text."""
 
     @property
-    def syntax(self) -> ReasoningSyntax: ...
+    def syntax(self) -> ReasoningSyntax:
+        """The delimiters of reasoning, for grammars."""
+        ...
 
     @property
     def markers(self) -> tuple[str, ...]:
         """Texts that must reach the parser even if they are control tokens."""
         ...
 
-    def create_parser(self, context: ParseContext) -> Parser: ...
+    def create_parser(self, context: ParseContext) -> Parser:
+        """Create the parser of one choice."""
+        ...
 
 
 class ToolFormat(Protocol):
-    """A format that separates tool calls from text.
-
-    markers: texts that must reach the parser even if they are control tokens.
-    call_openers: the markers that can only begin a call; they are masked in requests
-        where no tool may be called.
-    """
+    """A format that separates tool calls from text."""
 
     @property
-    def markers(self) -> tuple[str, ...]: ...
+    def markers(self) -> tuple[str, ...]:
+        """Texts that must reach the parser even if they are control tokens."""
+        ...
 
     @property
-    def call_openers(self) -> tuple[str, ...]: ...
+    def call_openers(self) -> tuple[str, ...]:
+        """The markers that can only begin a call; they are masked in requests where no
+        tool may be called.
+        """
+        ...
 
-    def create_parser(self, context: ParseContext) -> Parser: ...
+    def create_parser(self, context: ParseContext) -> Parser:
+        """Create the parser of one choice."""
+        ...
 
     def build_call_syntax(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
-        """Build the syntax of an enforced call of this tool. Raises Unsupported."""
+        """Build the syntax of an enforced call of this tool.
+
+        Raises:
+            Unsupported: the format cannot express such a call.
+        """
         ...
 
     @property

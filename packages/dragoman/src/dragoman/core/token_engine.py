@@ -18,6 +18,7 @@ from .events import FinishReason
 from .matcher import Matcher
 from .prompt_images import PromptImage
 from .request import NO_EXTRAS, Extras, GenerateRequest, Sampling
+from .trace_context import SpanContext
 
 
 class ReasoningBudget(Struct, frozen=True):
@@ -42,23 +43,33 @@ class ReasoningBudget(Struct, frozen=True):
 class TokenRequest(Struct, frozen=True):
     """One sequence for a TokenEngine.
 
-    id: unique among running sequences.
-    max_tokens: at least 1.
-    stop_token_ids: sampling one of them ends the sequence (the token is delivered);
-        masked before min_tokens.
-    logprobs, prompt_logprobs, logprob_ids: as in GenerateRequest.
-    matcher: belongs to this request alone.
-    grammar: the matcher's grammar in llguidance's format, for an engine with an
-    llguidance of its own (vLLM) or in another process.
-    closes_at_limit: the matcher ends the answer within max_tokens, as the parameter
-        `close_at_limit` demands.
-    extras: the client's extras that the engine supports.
-    images: in prompt order; only for an engine with Feature.IMAGES.
-    arrival_time: seconds on the event loop's clock when the client's request arrived;
-        None is now.
-    origin, choice: the client's request and the index of its choice, for engines that
-    read text and tools (the simulator, a script). Engines that run a model do not need
-    them.
+    Attributes:
+        id: unique among running sequences.
+        prompt: token ids.
+        max_tokens: at least 1.
+        sampling: the effective sampling parameters.
+        min_tokens: tokens before which no stop token may end the sequence.
+        stop_token_ids: sampling one of them ends the sequence (the token is delivered);
+            masked before min_tokens.
+        logprobs: as in GenerateRequest.
+        logprob_ids: as in GenerateRequest.
+        prompt_logprobs: as in GenerateRequest.
+        matcher: belongs to this request alone.
+        grammar: the matcher's grammar in llguidance's format, for an engine with an
+            llguidance of its own (vLLM) or in another process.
+        closes_at_limit: the matcher ends the answer within max_tokens, as the parameter
+            `close_at_limit` demands.
+        reasoning_budget: a limit on reasoning tokens.
+        priority: as in GenerateRequest.
+        cache_salt: as in GenerateRequest.
+        extras: the client's extras that the engine supports.
+        origin: the client's request, for engines that read text and tools (the
+            simulator, a script). Engines that run a model do not need it.
+        choice: index of this sequence among the choices of `origin`.
+        images: in prompt order; only for an engine with Feature.IMAGES.
+        arrival_time: seconds on the event loop's clock when the client's request
+            arrived; None is now.
+        trace: as in GenerateRequest.
     """
 
     id: str
@@ -81,14 +92,18 @@ class TokenRequest(Struct, frozen=True):
     choice: int = 0
     images: tuple[PromptImage, ...] = ()
     arrival_time: float | None = None
+    trace: SpanContext | None = None
 
 
 class Scheduled(Struct, frozen=True, array_like=True, tag=0):
     """The sequence has left the queue.
 
-    cached_tokens: prompt tokens found in the prefix cache.
-    written_tokens: prompt tokens that the prefill writes to it; None if unknown.
-    elapsed: seconds since it left the queue: an engine may report it only after a step.
+    Attributes:
+        id: id of the sequence.
+        cached_tokens: prompt tokens found in the prefix cache.
+        written_tokens: prompt tokens that the prefill writes to it; None if unknown.
+        elapsed: seconds since it left the queue: an engine may report it only after a
+            step.
     """
 
     id: str
@@ -100,8 +115,10 @@ class Scheduled(Struct, frozen=True, array_like=True, tag=0):
 class TokenLogprob(Struct, frozen=True, gc=False, array_like=True):
     """The logprobs at one position.
 
-    rank: rank of the sampled token; None if unknown.
-    top: (id, logprob) pairs, most likely first.
+    Attributes:
+        logprob: natural logarithm of the token's probability.
+        rank: rank of the sampled token; None if unknown.
+        top: (id, logprob) pairs, most likely first.
     """
 
     logprob: float
@@ -112,7 +129,10 @@ class TokenLogprob(Struct, frozen=True, gc=False, array_like=True):
 class PromptLogprobs(Struct, frozen=True, array_like=True, tag=1):
     """The logprobs of the prompt.
 
-    logprobs: one for each prompt token; the first is None because nothing precedes it.
+    Attributes:
+        id: id of the sequence.
+        logprobs: one for each prompt token; the first is None because nothing precedes
+            it.
     """
 
     id: str
@@ -122,7 +142,13 @@ class PromptLogprobs(Struct, frozen=True, array_like=True, tag=1):
 # One object for each token: not tracked by the garbage collector, and encoded without
 # field names.
 class Sampled(Struct, frozen=True, gc=False, array_like=True, tag=2):
-    """A sampled token of a sequence."""
+    """A sampled token of a sequence.
+
+    Attributes:
+        id: id of the sequence.
+        token: the token's id.
+        logprobs: its logprobs, if requested.
+    """
 
     id: str
     token: int
@@ -139,12 +165,15 @@ class WeightVersionSet(Struct, frozen=True, array_like=True, tag=3):
 class Ended(Struct, frozen=True, array_like=True, tag=4):
     """The last output of a sequence that finished.
 
-    stop: the stop token that was sampled; it has already been delivered.
-    kv_transfer_params: where a decode instance can fetch the KV cache: JSON text of an
-    object (vLLM's disaggregated prefill). None if there is nothing to fetch.
-    was_closed: the matcher ended the answer at its token limit. Only set by an engine
-    in another process, which has a matcher of its own; otherwise the request's matcher
-    knows it.
+    Attributes:
+        id: id of the sequence.
+        reason: why it ended.
+        stop: the stop token that was sampled; it has already been delivered.
+        kv_transfer_params: where a decode instance can fetch the KV cache: JSON text of
+            an object (vLLM's disaggregated prefill). None if there is nothing to fetch.
+        was_closed: the matcher ended the answer at its token limit. Only set by an
+            engine in another process, which has a matcher of its own; otherwise the
+            request's matcher knows it.
     """
 
     id: str
@@ -157,7 +186,11 @@ class Ended(Struct, frozen=True, array_like=True, tag=4):
 class Failed(Struct, frozen=True, array_like=True, tag=5):
     """The last output of a sequence that failed in the engine.
 
-    cuts_connection: an injected fault: the connection is closed without an error event.
+    Attributes:
+        id: id of the sequence.
+        message: what failed; sent to the client.
+        cuts_connection: an injected fault: the connection is closed without an error
+            event.
     """
 
     id: str
@@ -170,7 +203,9 @@ class Rejected(Struct, frozen=True):
 
     It is the only output, unless a grammar becomes unsatisfiable during generation.
 
-    error: a RequestError, or Overloaded.
+    Attributes:
+        id: id of the sequence.
+        error: a RequestError, or Overloaded.
     """
 
     id: str
@@ -178,9 +213,11 @@ class Rejected(Struct, frozen=True):
 
 
 TokenOutput = Scheduled | PromptLogprobs | WeightVersionSet | Sampled | Ended | Failed | Rejected
+"""What a TokenEngine delivers for a sequence."""
 
 
 OutputCallback = Callable[[TokenOutput], None]
+"""The callback of a sequence, which takes its outputs in order."""
 
 
 class TokenEngine(Protocol):
@@ -189,7 +226,9 @@ class TokenEngine(Protocol):
     """
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self) -> Capabilities:
+        """What requests may ask for."""
+        ...
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         """Queue a sequence.
@@ -210,8 +249,14 @@ class TokenEngine(Protocol):
         """
         ...
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        """Start the engine. Called once, on the server's event loop."""
+        ...
 
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        """Release all resources. Running sequences fail."""
+        ...
 
-    def health(self) -> Health: ...
+    def health(self) -> Health:
+        """Return the current health. Called often; must not wait."""
+        ...

@@ -6,7 +6,6 @@ https://www.w3.org/TR/trace-context/
 from __future__ import annotations
 
 import re
-from contextvars import ContextVar
 
 from msgspec import Struct
 
@@ -61,7 +60,3 @@ def parse_trace_context(traceparent: str | None, tracestate: str = "") -> SpanCo
     # dropped. It is passed on as a header, into which line breaks would inject others.
     is_plain = len(tracestate) <= _MAX_STATE and tracestate.isascii() and tracestate.isprintable()
     return SpanContext(trace_id, span_id, bool(int(flags, 16) & 1), tracestate if is_plain else "")
-
-
-CURRENT_SPAN: ContextVar[SpanContext | None] = ContextVar("current_span", default=None)
-"""The current task's span, the parent of spans in other servers."""

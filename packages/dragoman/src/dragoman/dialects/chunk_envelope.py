@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from ..core.errors import DragomanError
 from ..core.events import Finished, FinishReason, Usage
-from . import logprobs
 from .interfaces import Header, Profile
 from .json_encoding import encode_string
 from .openai_errors import render_openai_error
 from .server_sent_events import DONE, KEEPALIVE_COMMENT
+from .token_usage import render_usage
 from .vllm_response_fields import render_metrics
 
 
@@ -95,9 +95,7 @@ class ChunkEnvelope:
         usage: the usage of this chunk, if any.
         extra: additional fields, each after a comma.
         """
-        usage_field = (
-            self._usage_field if usage is None else b',"usage":' + logprobs.render_usage(usage)
-        )
+        usage_field = self._usage_field if usage is None else b',"usage":' + render_usage(usage)
         return b"%s%s]%s%s}\n\n" % (self.chunk_prefix, choices, usage_field, extra)
 
     def render_usage_chunk(self, finished: Finished) -> bytes:
@@ -112,7 +110,7 @@ class ChunkEnvelope:
 
     def render_object(self, choices: bytes, usage: Usage, extra: bytes = b"") -> bytes:
         head = _render_head(self._header, self._options, self._kinds[1])
-        return b'%s%s],"usage":%s%s}' % (head, choices, logprobs.render_usage(usage), extra)
+        return b'%s%s],"usage":%s%s}' % (head, choices, render_usage(usage), extra)
 
     def render_error(self, error: DragomanError) -> bytes:
         """Render the last event of a failed stream. No [DONE] follows: some clients

@@ -1,4 +1,6 @@
-"""Cohere's /v2/embed: embeds texts, and can return the vectors in several types at once."""
+"""Cohere's /v2/embed: embeds texts, and can return the vectors in several types at
+once.
+"""
 
 from __future__ import annotations
 

@@ -14,12 +14,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from ..core.errors import RequestError, Unsupported
-from ..core.request import (
-    NO_SAMPLING_OPTIONS,
-    Extras,
-    GenerationLimits,
-    SamplingOptions,
-)
+from ..core.request import NO_SAMPLING_OPTIONS, Extras, GenerationLimits, SamplingOptions
 from .bounds import (
     INT32,
     MAX_CHOICES,
@@ -461,7 +456,3 @@ def read_thinking_switch(kwargs: Raw) -> bool | None:
         if isinstance(switch := values.get(name), bool):
             return switch
     return None
-
-
-# Constraints: `response_format`, `structured_outputs` and `guided_*`, of which at most
-#     one is allowed.

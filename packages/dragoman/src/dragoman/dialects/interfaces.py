@@ -69,12 +69,15 @@ class Writer(Protocol):
 class GenerationCall(Struct, frozen=True):
     """A parsed request body.
 
-    requests: one for each prompt, in order; all with the same number of choices.
-    id_prefix: prefix of the response id.
-    warnings: human-readable descriptions of ignored parameters.
-    unknown: names of unknown fields.
-    tool_prefix: prefix of the ids of tool calls.
-    field_names: maps the core's names of fields to the client's.
+    Attributes:
+        requests: one for each prompt, in order; all with the same number of choices.
+        stream: the client wants a stream.
+        id_prefix: prefix of the response id.
+        writer: creates the writer of the response.
+        warnings: human-readable descriptions of ignored parameters.
+        unknown: names of unknown fields.
+        tool_prefix: prefix of the ids of tool calls.
+        field_names: maps the core's names of fields to the client's.
     """
 
     requests: tuple[GenerateRequest, ...]

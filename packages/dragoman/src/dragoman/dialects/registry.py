@@ -51,9 +51,13 @@ def read_request(
 ) -> GenerationCall:
     """Parse a body into its requests, one for each prompt.
 
-    default_model: model of a body that does not name one.
+    Args:
+        dialect: the API of the body.
+        body: JSON text.
+        default_model: model of a body that does not name one.
 
-    Raises RequestError.
+    Raises:
+        RequestError: the body is invalid.
     """
     return _find(_READERS, dialect)(body, ReaderOptions(default_model=default_model))
 
@@ -62,7 +66,11 @@ def create_writer(dialect: Dialect, id: str, *, model: str, created: int = 0) ->
     """Create the writer of one answer, which is streamed (`feed`, then `end`) or
     complete (`render_full`).
 
-    created: Unix seconds.
+    Args:
+        dialect: the API of the answer.
+        id: id of the answer.
+        model: name of the model in the answer.
+        created: Unix seconds.
     """
     return _find(_WRITERS, dialect)(Header(id, created, model))
 

@@ -69,9 +69,5 @@ def unpack_reasoning(packed: str) -> Reasoning:
     """Unpack the text of `pack_reasoning`."""
     if not packed.startswith("\0"):
         return Reasoning(packed)
-    try:
-        text, seal = msgspec.json.decode(packed[1:], type=tuple[str, str])
-    except msgspec.MsgspecError:
-        # An unpacked text that an earlier version has sealed.
-        return Reasoning(packed)
+    text, seal = msgspec.json.decode(packed[1:], type=tuple[str, str])
     return Reasoning(text, seal=seal)

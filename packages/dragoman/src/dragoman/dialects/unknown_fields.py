@@ -1,4 +1,6 @@
-"""Finds nested fields of a body that its structs do not define: none is ignored silently."""
+"""Finds nested fields of a body that its structs do not define: none is ignored
+silently.
+"""
 
 from __future__ import annotations
 

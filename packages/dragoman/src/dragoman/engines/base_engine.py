@@ -92,12 +92,14 @@ class BaseTokenEngine(ABC):
     def __init__(
         self, tokenizer: str | Path, max_model_len: int, *, max_sequences: int = 1024
     ) -> None:
-        """tokenizer: a directory with tokenizer.json, the chat template and
-            generation_config.json.
+        """Set the limits of the engine.
 
-        max_model_len: tokens of prompt and answer together.
-        max_sequences: maximum number of concurrent sequences; further ones are rejected
-            with QueueFull.
+        Args:
+            tokenizer: a directory with tokenizer.json, the chat template and
+                generation_config.json.
+            max_model_len: tokens of prompt and answer together.
+            max_sequences: maximum number of concurrent sequences; further ones are
+                rejected with QueueFull.
         """
         self.tokenizer = Path(tokenizer)
         self.max_model_len = max_model_len
@@ -113,8 +115,11 @@ class BaseTokenEngine(ABC):
         Called once per sequence; several run concurrently. It may yield forever: it is
         closed when the sequence ends. The matcher, if there is one, has accepted each
         token before the next one is requested. Work that takes longer than a
-        millisecond belongs in a thread (`asyncio.to_thread`). Raise RequestError before
-        the first token for a request that cannot be served, EngineError for a failure.
+        millisecond belongs in a thread (`asyncio.to_thread`).
+
+        Raises:
+            RequestError: before the first token, if the request cannot be served.
+            EngineError: the engine failed.
         """
 
     async def start(self) -> None:
@@ -132,8 +137,10 @@ class BaseTokenEngine(ABC):
         return Health(ready=self._is_started, reason=reason, running=len(self._active))
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        """See `TokenEngine.add`. Raises Unsupported if a tool call is required but
-        cannot be enforced.
+        """See `TokenEngine.add`.
+
+        Raises:
+            Unsupported: a tool call is required but cannot be enforced.
         """
         if not self._is_started:
             raise EngineError("The engine is not running.")

@@ -1,4 +1,6 @@
-"""Matrix products whose rows are bitwise independent of the number of rows in the batch."""
+"""Matrix products whose rows are bitwise independent of the number of rows in the
+batch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""BERT and RoBERTa in numpy: token ids to a vector per token (https://arxiv.org/abs/1810.04805)."""
+"""BERT and RoBERTa in numpy: token ids to a vector per token
+(https://arxiv.org/abs/1810.04805).
+"""
 
 from __future__ import annotations
 

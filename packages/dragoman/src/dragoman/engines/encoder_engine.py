@@ -1,7 +1,7 @@
 """Engines over a BERT encoder: embeddings of texts, scores of text pairs.
 
-A text's vectors are bitwise independent of the rest of its batch: texts share the matrix products, whose rows are
-independent, and each attends to itself.
+A text's vectors are bitwise independent of the rest of its batch: texts share the
+matrix products, whose rows are independent, and each attends to itself.
 """
 
 from __future__ import annotations

@@ -45,9 +45,7 @@ try:
     load_model: Any = import_module("mlx_lm.utils").load_model
     caches: Any = import_module("mlx_lm.models.cache")
 except ImportError as error:
-    raise EngineError(
-        f"{error}; this engine needs `pip install '.[mlx]'` in the clone of Dragoman"
-    ) from error
+    raise EngineError(f"{error}; this engine needs `pip install 'dragoman[mlx]'`") from error
 
 
 class ChunkGroup:

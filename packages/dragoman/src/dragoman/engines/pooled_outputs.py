@@ -10,10 +10,6 @@ from numpy.typing import NDArray
 
 from ..core.encoder_requests import EmbeddingInfo, Embeddings, EmbedRequest
 
-# Shared by the embedding engines: batching of the inputs of concurrent calls on one
-# thread, and the last step of every vector (truncate, normalize, encode). Independent
-# of the model.
-
 
 def build_embeddings(
     vectors: Sequence[NDArray[np.float32]], request: EmbedRequest, info: EmbeddingInfo

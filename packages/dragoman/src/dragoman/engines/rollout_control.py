@@ -15,7 +15,9 @@ PAUSED = "Generation is paused; retry after it resumes."
 
 
 class RolloutControl:
-    """Implements `core.control.EngineControl` for an executor that can be paused."""
+    """Implements `core.engine_control.EngineControl` for an executor that can be
+    paused.
+    """
 
     def __init__(self, engine: RolloutEngine, executor: Pausable) -> None:
         self._engine = engine
@@ -74,7 +76,9 @@ class RolloutControl:
 
 
 class RolloutTraining:
-    """Implements `core.control.Trainable` for an executor with replaceable weights."""
+    """Implements `core.weight_updates.Trainable` for an executor with replaceable
+    weights.
+    """
 
     def __init__(
         self, engine: RolloutEngine, executor: Updatable, control: RolloutControl | None

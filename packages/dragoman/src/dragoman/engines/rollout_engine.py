@@ -1,6 +1,7 @@
 """A token engine over an RL trainer's executor.
 
-The pipeline handles templates, text, stop strings, tool calls and usage; the executor's token ids are passed unchanged.
+The pipeline handles templates, text, stop strings, tool calls and usage; the executor's
+token ids are passed unchanged.
 """
 
 from __future__ import annotations
@@ -23,10 +24,6 @@ from ..core.token_engine import (
 from .active_sequences import ActiveSequence, ActiveSequences
 from .rollout_calls import ExecutorCall, build_outputs, call_executor, group_calls, parse_candidates
 from .rollout_executor import DeclaresCapabilities, Executor, Versioned
-
-# The interface of an RL executor, with optional parts. Implementations need not import
-# this package.
-
 
 _EXECUTOR_PARAMETERS = frozenset(
     {
@@ -54,8 +51,8 @@ log = logging.getLogger(__name__)
 
 
 class RolloutEngine:
-    """A `core.engine.TokenEngine`. A synchronous `generate` is called with all waiting
-    prompts of equal sampling.
+    """A `core.token_engine.TokenEngine`. A synchronous `generate` is called with all
+    waiting prompts of equal sampling.
     """
 
     def __init__(

@@ -1,4 +1,6 @@
-"""The interface of an RL executor, with optional parts. Implementations need not import this package."""
+"""The interface of an RL executor, with optional parts. Implementations need not import
+this package.
+"""
 
 from __future__ import annotations
 
@@ -87,8 +89,8 @@ class Versioned(Protocol):
 @runtime_checkable
 class Updatable(Versioned, Protocol):
     def update_weights(self, weights: Weights, version: str | None) -> object:
-        """Replace the weights, see `core.control.Trainable`. No call of `generate`
-        runs, unless the executor is paused.
+        """Replace the weights, see `core.weight_updates.Trainable`. No call of
+        `generate` runs, unless the executor is paused.
 
         Raises ValueError for weights that do not fit.
         """

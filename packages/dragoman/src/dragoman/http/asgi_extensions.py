@@ -8,7 +8,7 @@ With the callback, no task has to wait in `receive`:
 
 Both are in `scope["extensions"]` of HTTP requests, under their names below. The
 callback belongs to one request and can be held without the scope.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -30,11 +30,16 @@ _DEFAULT_PORT = {b"http": b":80", b"https": b":443"}
 # At most 18 digits, which fit into a signed integer of 64 bits.
 _CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")
 _COMMON_NAMES = (
-    b"accept", b"accept-encoding", b"accept-language", b"authorization", b"baggage", b"cache-control", b"connection",
-    b"content-length", b"content-type", b"cookie", b"expect", b"host", b"openai-organization", b"openai-project",
-    b"origin", b"referer", b"traceparent", b"tracestate", b"transfer-encoding", b"upgrade", b"user-agent",
-    b"anthropic-beta", b"anthropic-version", b"x-api-key", b"x-forwarded-for", b"x-forwarded-proto", b"x-request-id",
-    b"x-stainless-arch", b"x-stainless-async", b"x-stainless-lang", b"x-stainless-os", b"x-stainless-package-version",
+    b"accept", b"accept-encoding", b"accept-language", b"authorization", b"baggage",
+    b"cache-control", b"connection",
+    b"content-length", b"content-type", b"cookie", b"expect", b"host", b"openai-organization",
+    b"openai-project",
+    b"origin", b"referer", b"traceparent", b"tracestate", b"transfer-encoding", b"upgrade",
+    b"user-agent",
+    b"anthropic-beta", b"anthropic-version", b"x-api-key", b"x-forwarded-for",
+    b"x-forwarded-proto", b"x-request-id",
+    b"x-stainless-arch", b"x-stainless-async", b"x-stainless-lang", b"x-stainless-os",
+    b"x-stainless-package-version",
     b"x-stainless-read-timeout", b"x-stainless-retry-count", b"x-stainless-runtime",
     b"x-stainless-runtime-version", b"x-stainless-timeout",
 )  # fmt: skip

@@ -2,7 +2,8 @@
 
     head ---> body ---> (responded) ---> head ...
       |         |            |
-      +---------+------------+--> closed: rejected, timed out, no keepalive, disconnected
+      +---------+------------+--> closed: rejected, timed out,
+                                     no keepalive, disconnected
 
 While a response is written the connection holds no parser, no headers and no timer.
 Bytes of a pipelined request are buffered up to a limit; then reading pauses, and the

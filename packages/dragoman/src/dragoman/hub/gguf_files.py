@@ -1,4 +1,6 @@
-"""Selection of a GGUF model from a repository: its quantization, its multimodal projector."""
+"""Selection of a GGUF model from a repository: its quantization, its multimodal
+projector.
+"""
 
 from __future__ import annotations
 

@@ -161,10 +161,6 @@ def open_repository(reference: ModelReference) -> Repository:
     return Repository(reference.repository, revision, info.sha, directory, files, is_remote=True)
 
 
-# Repositories of ModelScope: its package `modelscope` downloads them into its own
-# cache.
-
-
 def _build_modelscope_repository(
     reference: ModelReference,
     directory: Path,

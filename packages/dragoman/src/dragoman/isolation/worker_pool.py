@@ -55,7 +55,7 @@ class LimitExceeded(Exception):
 class WorkerPool:
     """A pool of worker processes, which start on demand and are reused.
 
-    module: module of the worker, run by `python -m`; it must call `child.serve`.
+    module: module of the worker, run by `python -m`; it must call `worker_loop.serve`.
     setup: builds the data for the module's `start`.
     """
 

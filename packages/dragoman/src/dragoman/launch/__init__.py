@@ -5,15 +5,12 @@ The only layer that depends on all others. One module per kind of engine, import
 that engine is chosen.
 """
 
-from .models import build_models
-from .server import (
-    Server,
-    ShutdownConfig,
-    build_greeting,
-    build_serving_options,
-    build_uvicorn_config,
-    run,
-)
+from .configured_models import build_models
+from .graceful_shutdown import Server, ShutdownConfig
+from .greeting import build_greeting
+from .server import run
+from .server_assembly import build_serving_options
+from .uvicorn_config import build_uvicorn_config
 
 __all__ = [
     "Server",

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-OTHER_ENGINES = "pip install '.[transformers]' (or '.[vllm]', '.[mlx]') in the clone of Dragoman"
+OTHER_ENGINES = "pip install 'dragoman[transformers]' (or 'dragoman[vllm]', 'dragoman[mlx]')"
 """Commands that install the engines for models that the numpy engine cannot run."""
 
 
@@ -64,7 +64,7 @@ def check_engine_installed(engine: str, model: str) -> None:
     if not is_engine_installed(engine):
         raise ValueError(
             f"{model} needs the engine {engine}, which is not installed: "
-            f"pip install '.[{engine}]' in the clone of Dragoman"
+            f"pip install 'dragoman[{engine}]'"
         )
 
 

@@ -14,15 +14,19 @@ from ..core.matcher import Matcher
 from ..core.weight_updates import SucceedingTrainable
 from ..engines.remote import EngineClient, EngineDescription, HostedEngine
 from ..engines.remote.messages import AddRequest
+from ..pipeline.engine_backends import TokenBackend
 from ..pipeline.lora_adapters import Adapter, Adapters
-from ..pipeline.model_registry import LoadProgress, ModelDetails, Models, ServedModel, TokenBackend
+from ..pipeline.model_lifecycle import LoadProgress
+from ..pipeline.model_registry import Models
+from ..pipeline.served_model import ModelDetails, ServedModel
 from ..serving.clock import Clock
 from ..settings import Settings
+from .configured_models import DEFAULT_SLOTS, add_queues, build
 from .hub_models import build_prepared, download_prepared, prepare_model
 from .hub_reference import find_reference
 from .loaded_model_log import HasKvCapacity
 from .model_builder import build_token_model
-from .models import DEFAULT_SLOTS, add_queues, build, parse_model
+from .model_name import parse_model
 
 HOSTED = ("tiny", "transformers", "mlx", "llamacpp")
 """Engines that can have a process of their own."""

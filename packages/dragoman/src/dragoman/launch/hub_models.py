@@ -1,4 +1,5 @@
-"""Models of a hub, prepared from the list of their files before the weights are downloaded.
+"""Models of a hub, prepared from the list of their files before the weights are
+downloaded.
 
 The engine is chosen from the list of files, after only the configuration has been
 downloaded. If all files are in the cache, the model is loaded without a request to the
@@ -15,12 +16,14 @@ import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
+
+from dragoman_cli import OnProgress, show_progress
 
 from ..core.errors import EngineError, NotFound, RequestError
 from ..core.model_download import PullProgress
@@ -48,15 +51,11 @@ from ..hub import (
 from ..hub.file_selection import INDEX
 from ..pipeline.lora_adapters import read_adapter
 from ..pipeline.model_lifecycle import LoadProgress
-from ..pipeline.model_registry import ServedModel
+from ..pipeline.served_model import ServedModel
 from ..settings import Settings, state_directory
 from .architecture_check import check_architecture
 from .engine_choice import EngineChoice, check_engine_installed, choose_engine
 from .hub_reference import find_reference
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
 
 log = logging.getLogger(__name__)
 
@@ -74,34 +73,12 @@ class DownloadDisplay:
     def __init__(self, name: str, print_line: Callable[[str], None] = log.info) -> None:
         self._name = name
         self._print_line = print_line
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
+        self._stack = ExitStack()
+        self._on_progress: OnProgress | None = None
         self._next_percent = STEP_PERCENT
 
     def __enter__(self) -> None:
-        if not sys.stderr.isatty():
-            return
-        from rich.console import Console  # noqa: PLC0415 - takes a tenth of a second to import
-        from rich.progress import (  # noqa: PLC0415 - as above
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
-
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-        )
-        self._bar = Progress(
-            *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True
-        )
-        self._task = self._bar.add_task(self._name, total=None)
-        self._bar.start()
+        """Begin; the bar is drawn with the first event, which has the total."""
 
     def __exit__(
         self,
@@ -109,13 +86,15 @@ class DownloadDisplay:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._stack.close()
 
     def update(self, event: DownloadEvent) -> None:
         """Show an event of the download."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=event.all_completed, total=event.all_total)
+        if sys.stderr.isatty():
+            if self._on_progress is None:
+                bar = show_progress(self._name, event.all_total, format_count=format_bytes)
+                self._on_progress = self._stack.enter_context(bar)
+            self._on_progress(event.all_completed)
             return
         percent = 100 * event.all_completed // event.all_total if event.all_total else 100
         if percent >= self._next_percent:
@@ -369,20 +348,12 @@ def build_prepared(
 
 
 def resolve_paths(settings: Settings) -> Settings:
-    """Download the simulator's tokenizer and the adapters that settings name, and
-    replace names by paths. Blocking.
+    """Download the adapters that settings name, and replace names by paths. Blocking.
 
     Raises:
         HubError: a file cannot be downloaded.
     """
     changed: dict[str, object] = {}
-    is_simulated = settings.model.partition(":")[0] == "sim"
-    if (
-        is_simulated
-        and settings.tokenizer is not None
-        and (parsed := find_reference(settings.tokenizer)) is not None
-    ):
-        changed["tokenizer"] = str(_fetch_part(parsed[0], select_tokenizer_files))
     if settings.lora_modules:
         adapters = [read_adapter(text) for text in settings.lora_modules]
         changed["lora_modules"] = tuple(
@@ -392,6 +363,17 @@ def resolve_paths(settings: Settings) -> Settings:
             for text, adapter in zip(settings.lora_modules, adapters, strict=True)
         )
     return msgspec.structs.replace(settings, **changed) if changed else settings
+
+
+def fetch_tokenizer(name: str) -> Path:
+    """Return the path of a tokenizer: a path, or a model of the hub, whose tokenizer is
+    downloaded. Blocking.
+
+    Raises:
+        HubError: a file cannot be downloaded.
+    """
+    parsed = find_reference(name)
+    return Path(name) if parsed is None else _fetch_part(parsed[0], select_tokenizer_files)
 
 
 def _fetch_part(reference: ModelReference, select: _Select) -> Path:

@@ -1,4 +1,6 @@
-"""MODEL as the name of a model of a hub (`org/name`, `hf:...`, `modelscope:...`, a URL)."""
+"""MODEL as the name of a model of a hub (`org/name`, `hf:...`, `modelscope:...`, a
+URL).
+"""
 
 from __future__ import annotations
 

@@ -10,16 +10,18 @@ from typing import Any
 import msgspec
 
 from ..core.errors import DragomanError
-from ..pipeline.model_registry import Models, ServedModel
+from ..pipeline.model_registry import Models
+from ..pipeline.served_model import ServedModel
 from ..serving.app import Application
 from ..serving.clock import Clock, SystemClock
 from ..settings import Settings, SettingsError, load_keywords
+from .configured_models import add_queues, build_models, build_models_in_background
 from .limits_store import build_limits_store
-from .models import add_queues, build_models, build_models_in_background, warn_unsupported
 from .plugin import SupportedEngine, build_served_model
 from .secret_key import load_secret_key
-from .server import ModelsBuilder, build_application
+from .server_assembly import ModelsBuilder, build_application
 from .store_builder import build_store
+from .unsupported_settings import warn_unsupported
 
 
 def create_app(
@@ -31,13 +33,16 @@ def create_app(
     """Build an ASGI application that serves MODEL, as the command does, or the given
     engines.
 
-    engines: engines by the name under which each is served.
-    settings: as on the command line, with underscores. The environment is not read.
-
     The application's lifespan starts and stops the engines: code that mounts it passes
     `lifespan=app.lifespan` to the outer application.
 
-    Raises: SettingsError.
+    Args:
+        model: as for the command `dragoman serve`.
+        engines: engines by the name under which each is served.
+        settings: as on the command line, with underscores. The environment is not read.
+
+    Raises:
+        SettingsError: a setting is invalid.
     """
     read_settings, build = resolve_models(model, engines, settings)
     if read_settings.instances.items:

@@ -57,8 +57,7 @@ def build_limits_store(settings: Settings, environment: Mapping[str, str]) -> Li
                 from ..tenants.postgres_limits import PostgresLimits  # noqa: PLC0415 - needs asyncpg
             except ImportError as error:
                 raise SettingsError(
-                    "limits-store: PostgreSQL needs `pip install '.[postgres]'` in the clone of "
-                    "Dragoman."
+                    "limits-store: PostgreSQL needs `pip install 'dragoman[postgres]'`."
                 ) from error
             built = PostgresLimits(store)
         case _ if kind in REDIS_SCHEMES and rest.startswith("//"):
@@ -66,7 +65,7 @@ def build_limits_store(settings: Settings, environment: Mapping[str, str]) -> Li
                 from ..tenants.redis_limits import RedisLimits  # noqa: PLC0415 - needs an optional dependency
             except ImportError as error:
                 raise SettingsError(
-                    "limits-store: Redis needs `pip install '.[redis]'` in the clone of Dragoman."
+                    "limits-store: Redis needs `pip install 'dragoman[redis]'`."
                 ) from error
             try:
                 built = RedisLimits(store)

@@ -20,7 +20,8 @@ from ..engines.llamacpp import (
     LlamaCppScorer,
     Projector,
 )
-from ..pipeline.model_registry import EmbedderBackend, ScorerBackend, ServedModel
+from ..pipeline.engine_backends import EmbedderBackend, ScorerBackend
+from ..pipeline.served_model import ServedModel
 from ..prompts.chat_template import ChatTemplate
 from ..prompts.gguf_tokenizer import GgufVocabulary, build_tokenizer_json
 from ..prompts.hf_tokenizer import HfTokenizer

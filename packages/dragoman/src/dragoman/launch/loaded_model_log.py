@@ -8,7 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from ..hub import format_bytes
 from ..parsers import registry
-from ..pipeline.model_registry import ModelDetails, ServedModel, TokenBackend
+from ..pipeline.engine_backends import TokenBackend
+from ..pipeline.served_model import ModelDetails, ServedModel
 from ..settings import Settings
 
 

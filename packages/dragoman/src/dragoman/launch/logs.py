@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from .. import __version__
+from .._version import VERSION
 from ..serving.endpoint import LOG_FIELDS
 from ..serving.tracing import Telemetry
 from ..settings import Settings, SettingsError
@@ -99,7 +99,7 @@ def build_telemetry(settings: Settings, environment: Mapping[str, str]) -> Telem
     configured. Raises SettingsError.
     """
     try:
-        otlp = read_otlp_environment(settings.otlp_endpoint, environment, __version__)
+        otlp = read_otlp_environment(settings.otlp_endpoint, environment, VERSION)
     except ValueError as error:
         raise SettingsError(str(error)) from error
     if otlp is None:
@@ -110,7 +110,7 @@ def build_telemetry(settings: Settings, environment: Mapping[str, str]) -> Telem
     otlp = msgspec.structs.replace(otlp, resource=resource)
     metrics = MetricSet(time.time_ns())
     telemetry_metrics = GenAiMetrics(metrics)
-    exporter = OtlpExporter(otlp, metrics, ("dragoman", __version__))
+    exporter = OtlpExporter(otlp, metrics, ("dragoman", VERSION))
     tracer = Tracer(
         exporter.export,
         time.time,

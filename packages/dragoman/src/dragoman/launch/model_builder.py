@@ -23,8 +23,9 @@ from ..engines.batching import (
 )
 from ..isolation.worker_pool import WorkerLimits
 from ..pipeline.detokenizer import Vocabulary
+from ..pipeline.engine_backends import TokenBackend
 from ..pipeline.lora_adapters import Adapters
-from ..pipeline.model_registry import ServedModel, TokenBackend
+from ..pipeline.served_model import ServedModel
 from ..prompts.chat_template import ChatTemplate
 from ..prompts.hf_tokenizer import HfTokenizer, load_tokenizer
 from ..prompts.render import Renderer

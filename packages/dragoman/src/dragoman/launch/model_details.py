@@ -11,7 +11,7 @@ import msgspec
 
 from ..core.errors import EngineError
 from ..hub import RepositoryFile, find_gguf_models
-from ..pipeline.model_registry import ModelDetails
+from ..pipeline.served_model import ModelDetails
 
 MAX_HEADER_BYTES = 100_000_000
 """The limit of the safetensors format: https://huggingface.co/docs/safetensors."""

@@ -1,4 +1,5 @@
-"""Third-party engines: `python:MODULE:FACTORY`, or a name that an installed package registers.
+"""Third-party engines: `python:MODULE:FACTORY`, or a name that an installed package
+registers.
 
 Only the settings can name one, never a request.
 """
@@ -11,9 +12,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from ..core.engine import Engine, HasContextLength
 from ..core.errors import DragomanError
@@ -21,17 +21,19 @@ from ..core.token_engine import TokenEngine
 from ..engines.rollout_control import RolloutControl, RolloutTraining
 from ..engines.rollout_engine import RolloutEngine
 from ..engines.rollout_executor import Executor, Pausable, Updatable
-from ..pipeline.model_registry import EventBackend, ServedModel
+from ..pipeline.engine_backends import EventBackend
+from ..pipeline.served_model import ServedModel
 from ..prompts.hf_tokenizer import load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
+from .engine_spec import ENGINES, EngineSpec, load_entry_point
 from .model_builder import build_token_model
 from .model_metadata import resolve_served_names
 
 log = logging.getLogger(__name__)
 
-ENGINES = "dragoman.engines"
 STORES = "dragoman.stores"
+"""The entry point group in which packages register stores."""
 
 Factory = Callable[[str, Settings], object]
 """Creates a SupportedEngine that is not started, from MODEL's argument and the
@@ -90,12 +92,6 @@ class UnsupportedEngineError(ValueError):
     """
 
 
-def load_entry_point(group: str, name: str) -> Callable[..., Any] | None:
-    """Load the object that a package registered under this name; None if there is none."""
-    entry_point = next(iter(entry_points(group=group, name=name)), None)
-    return None if entry_point is None else entry_point.load()
-
-
 def build_installed(
     settings: Settings, clock: Clock, name: str, argument: str
 ) -> ServedModel | None:
@@ -103,6 +99,8 @@ def build_installed(
     name; None if there is none.
     """
     factory = load_entry_point(ENGINES, name)
+    if isinstance(factory, EngineSpec):
+        return factory.build(settings, clock, argument)
     return None if factory is None else _build_model(factory, settings, clock, name, argument)
 
 

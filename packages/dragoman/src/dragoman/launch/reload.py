@@ -21,7 +21,7 @@ from ..serving.app import Application
 from ..serving.clock import Clock
 from ..settings import FIELDS, Settings, SettingsError
 from ..tenants import Tenant, load_key_file
-from .models import build_changed_models
+from .configured_models import build_changed_models
 from .tls import load_certificate
 
 log = logging.getLogger(__name__)
@@ -65,8 +65,7 @@ class Reloader:
         unchanged = [
             field.flag
             for field in FIELDS
-            if field.name not in RELOADED
-            and getattr(new, field.name) != getattr(self.settings, field.name)
+            if field.name not in RELOADED and new.get(field.name) != self.settings.get(field.name)
         ]
         if unchanged:
             log.warning("these settings have changed and need a restart: %s", ", ".join(unchanged))

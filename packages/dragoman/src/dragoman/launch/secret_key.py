@@ -1,12 +1,17 @@
-"""The secret key that encrypts reasoning: configured, or else generated in the state directory."""
+"""The secret key that encrypts reasoning: configured, or else generated in the state
+directory.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from ..settings import Settings, load_or_create_key, state_directory
+from ..settings import Settings, state_directory
 
 log = logging.getLogger(__name__)
 
@@ -34,3 +39,36 @@ def load_secret_key(settings: Settings, environment: Mapping[str, str]) -> bytes
     except (OSError, ValueError) as error:
         log.warning("reasoning held by clients will be unreadable after a restart: %s", error)
         return None
+
+
+KEY_BYTES = 32
+
+
+def load_or_create_key(file: Path) -> bytes:
+    """Load the key from a file, or create the file, readable by its owner only. Safe
+    across processes.
+
+    Raises:
+        OSError: the file cannot be read or created.
+        ValueError: the file does not contain a key.
+    """
+    if not file.exists():
+        # Atomic: write a temporary file, then link it.
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with open(descriptor, "w", encoding="ascii") as stream:
+                stream.write(secrets.token_hex(KEY_BYTES) + "\n")
+                stream.flush()
+                # Sync before linking: a power failure must not leave an empty key file.
+                os.fsync(descriptor)
+            # If another process was faster, its key is used.
+            with suppress(FileExistsError):
+                file.hardlink_to(draft)
+        finally:
+            draft.unlink()
+    text = file.read_text(encoding="ascii").strip()
+    if len(text) != 2 * KEY_BYTES:
+        raise ValueError(f"{file} does not hold a key of {KEY_BYTES} bytes in hexadecimal")
+    return bytes.fromhex(text)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ..settings import Settings, SettingsError, state_directory
 from ..store import Bounds, MemoryStore, SqliteStore, Store, StoreUnavailable
-from .plugin import STORES, load_entry_point
+from .engine_spec import load_entry_point
+from .plugin import STORES
 
 
 def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | None:
@@ -31,7 +32,7 @@ def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | N
                 from ..store.postgres import PostgresStore  # noqa: PLC0415 - needs asyncpg, an optional dependency
             except ImportError as error:
                 raise SettingsError(
-                    "store: PostgreSQL needs `pip install '.[postgres]'` in the clone of Dragoman."
+                    "store: PostgreSQL needs `pip install 'dragoman[postgres]'`."
                 ) from error
             return PostgresStore(settings.store, bounds)
         case _ if (factory := load_entry_point(STORES, kind)) is not None:

@@ -28,8 +28,9 @@ from ..engines.upstream import (
     find_kind_by_host,
 )
 from ..parsers import registry
+from ..pipeline.engine_backends import EventBackend, TextEncoderBackend
 from ..pipeline.lora_adapters import Adapter, Adapters
-from ..pipeline.model_registry import EventBackend, ServedModel, TextEncoderBackend
+from ..pipeline.served_model import ServedModel
 from ..serving.clock import Clock
 from ..settings import Settings
 from .model_metadata import resolve_served_names

@@ -10,8 +10,9 @@ import msgspec
 from ..core.errors import EngineError
 from ..engines.vllm.load import LoadedEngine, VllmOptions, load
 from ..engines.vllm.pooling import VllmEmbedder, VllmScorer
+from ..pipeline.engine_backends import EmbedderBackend, ScorerBackend
 from ..pipeline.lora_adapters import Adapters, read_adapter
-from ..pipeline.model_registry import EmbedderBackend, ScorerBackend, ServedModel
+from ..pipeline.served_model import ServedModel
 from ..prompts.hf_tokenizer import load_tokenizer
 from ..prompts.tokenizer_info import load_tokenizer_info
 from ..serving.clock import Clock

@@ -14,8 +14,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 
 from ..http.limits import HttpLimits
+from ..http.long_lived import LongLived
 from ..serving.routes.responses.websocket import FINISH_MESSAGE, PENDING
-from .server import LongLived
 
 FRAGMENT = 64
 """Overhead in bytes that is counted per fragment, since an empty one takes memory too.

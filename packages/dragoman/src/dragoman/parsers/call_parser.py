@@ -11,12 +11,6 @@ from .json_call_reader import JsonCallReader
 from .json_scanner import ReadStatus
 from .text_parser import TextParser
 
-# Arguments: decoders of JSON that the model writes, and writers for formats that are
-#     not JSON.
-#
-# The client receives one JSON object for a function; for a custom tool it receives only
-# the string under `input`.
-
 
 class CallParser(TextParser):
     """Base class of parsers that read calls. Text that turns out not to be a call is

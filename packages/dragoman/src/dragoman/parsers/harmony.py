@@ -2,8 +2,8 @@
 and optionally to a function.
 
     <|channel|>analysis<|message|>Let me look.<|end|>
-    <|start|>assistant<|channel|>commentary to=functions.f
-    <|constrain|>json<|message|>{"x": 1}<|call|>
+    <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json
+        <|message|>{"x": 1}<|call|>
 
 Text in the channel `analysis` is reasoning, a message to a function is a call,
 everything else is text.

@@ -1,4 +1,6 @@
-"""Tool calls that look like Python: `f(x=1, y="z")`, or `call:f{x:1,y:<escape>z<escape>}`."""
+"""Tool calls that look like Python: `f(x=1, y="z")`, or
+`call:f{x:1,y:<escape>z<escape>}`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from ..core.errors import Unsupported
+from ..core.json_types import JsonValue
 from ..core.message import CustomTool, Tool
 from ..core.syntax import (
     FreeText,
@@ -30,7 +33,7 @@ from .argument_pieces import (
 from .argument_writer import ArgumentWriter, build_argument_writer
 from .call_names import ARGUMENT_NAME, NameReader, check_name
 from .call_reader import CallReader
-from .json_codec import Json, encode
+from .json_codec import encode
 from .json_scanner import ReadStatus
 from .prefix_matcher import PrefixMatcher, PrefixResult
 from .pythonic_values import NO_MARKERS, PythonicValueReader, StringSyntax
@@ -178,7 +181,7 @@ class CompiledPythonicSyntax:
         ]
         return LiteralText("{"), *join_arguments(members, comma), LiteralText("}")
 
-    def _build_part(self, whole: Schema, part: Json, depth: int) -> tuple[SyntaxPiece, ...]:
+    def _build_part(self, whole: Schema, part: JsonValue, depth: int) -> tuple[SyntaxPiece, ...]:
         """Build an item or member. Raises Unsupported unless all keywords of its schema
         can be enforced.
         """

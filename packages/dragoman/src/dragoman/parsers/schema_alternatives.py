@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeGuard
 
 from ..core.errors import Unsupported
-from .json_codec import Json, encode
+from ..core.json_types import JsonObject, JsonValue
+from .json_codec import encode
 from .schema_keywords import (
     ANNOTATIONS,
     ASSERTIONS,
@@ -20,7 +21,7 @@ from .schema_keywords import (
 )
 from .schema_types import find_schema_types, resolve
 
-Schema = dict[str, Json]
+Schema = JsonObject
 
 
 _MAX_OPTIONS = 1024
@@ -124,7 +125,7 @@ class _Expansion:
                 merged.setdefault(key, value)
             elif key == "type":
                 # An integer is a number too.
-                types: list[Json] = [
+                types: list[JsonValue] = [
                     "integer" if "integer" in (first, second) else first
                     for first in _as_types(merged[key])
                     for second in _as_types(value)
@@ -159,7 +160,7 @@ class _Expansion:
                 self.unenforced[key] = None
         return merged
 
-    def _filter_values(self, values: list[Json], schema: Schema) -> list[Schema]:
+    def _filter_values(self, values: list[JsonValue], schema: Schema) -> list[Schema]:
         """Return the listed values that the schema's other keywords allow, as far as
         those can be checked here.
         """
@@ -199,15 +200,15 @@ def _are_disjoint(options: Sequence[Schema]) -> bool:
     return "any" not in types and len(types) == len(set(types))
 
 
-def _as_types(value: Json) -> tuple[str, ...]:
+def _as_types(value: JsonValue) -> tuple[str, ...]:
     return find_schema_types({"type": value})
 
 
-def _is_number(value: Json) -> TypeGuard[int | float]:
+def _is_number(value: JsonValue) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _has_type(value: Json, types: Json) -> bool:
+def _has_type(value: JsonValue, types: JsonValue) -> bool:
     name = find_schema_types({"const": value})[0]
     return any(
         name == kind or (name == "integer" and kind == "number")
@@ -217,12 +218,12 @@ def _has_type(value: Json, types: Json) -> bool:
 
 def _compare(
     kind: type | tuple[type, ...], compare: Callable[[float, float], bool]
-) -> Callable[[Json, Json], bool]:
+) -> Callable[[JsonValue, JsonValue], bool]:
     """Build a check that compares a number or a string's length with a limit, and
     allows values of other kinds.
     """
 
-    def check(value: Json, limit: Json) -> bool:
+    def check(value: JsonValue, limit: JsonValue) -> bool:
         if (
             not isinstance(value, kind)
             or isinstance(value, bool)
@@ -237,7 +238,7 @@ def _compare(
 _NUMBERS = (int, float)
 
 
-_VALUE_CHECKS: Mapping[str, Callable[[Json, Json], bool]] = MappingProxyType(
+_VALUE_CHECKS: Mapping[str, Callable[[JsonValue, JsonValue], bool]] = MappingProxyType(
     {
         "type": _has_type,
         "minLength": _compare(str, operator.ge),
@@ -250,7 +251,7 @@ _VALUE_CHECKS: Mapping[str, Callable[[Json, Json], bool]] = MappingProxyType(
 )
 
 
-def _applies(keyword: str, value: Json) -> bool:
+def _applies(keyword: str, value: JsonValue) -> bool:
     """Whether a keyword can restrict a value of this type."""
     if keyword in TEXT_KEYWORDS:
         return isinstance(value, str)
@@ -279,5 +280,5 @@ def _find_options(schema: Schema) -> tuple[str, list[Schema]]:
     return "allOf", [{**defs, **parts[0]}] if len(parts) == 1 and "type" not in schema else []
 
 
-def _filter_objects(value: Json) -> list[Schema]:
+def _filter_objects(value: JsonValue) -> list[Schema]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from .json_codec import Json
+from ..core.json_types import JsonObject, JsonValue
 
 _TYPES = MappingProxyType(
     {
@@ -30,7 +30,7 @@ as in vLLM 0.33.
 """
 
 
-def find_schema_types(schema: Json, root: Json = None) -> tuple[str, ...]:
+def find_schema_types(schema: JsonValue, root: JsonValue = None) -> tuple[str, ...]:
     """Return the JSON types that a property's schema allows, in order and unique; () if
     it does not restrict them.
 
@@ -44,7 +44,7 @@ def find_schema_types(schema: Json, root: Json = None) -> tuple[str, ...]:
         return ()
 
 
-def _find_types(schema: Json, root: Json, visited: set[str]) -> list[str]:
+def _find_types(schema: JsonValue, root: JsonValue, visited: set[str]) -> list[str]:
     if not isinstance(schema, dict):
         return []
     declared = schema.get("type")
@@ -62,7 +62,7 @@ def _find_types(schema: Json, root: Json, visited: set[str]) -> list[str]:
     return [*types, "null"] if types and schema.get("nullable") else types
 
 
-def _infer_types(schema: dict[str, Json], root: Json, visited: set[str]) -> list[str]:
+def _infer_types(schema: JsonObject, root: JsonValue, visited: set[str]) -> list[str]:
     """Infer the types of a schema without `type`."""
     if "const" in schema:
         return [_find_type(schema["const"])]
@@ -82,7 +82,7 @@ def _infer_types(schema: dict[str, Json], root: Json, visited: set[str]) -> list
     return ["array"] if "items" in schema else []
 
 
-def resolve(reference: str, root: Json) -> Json:
+def resolve(reference: str, root: JsonValue) -> JsonValue:
     """Resolve a local reference (`#/$defs/Name`); return None if its target does not
     exist or is not local.
     """
@@ -96,9 +96,9 @@ def resolve(reference: str, root: Json) -> Json:
     return target
 
 
-def _find_type(value: Json) -> str:
+def _find_type(value: JsonValue) -> str:
     return _TYPES[type(value)]
 
 
-def _as_list(value: Json) -> list[Json]:
+def _as_list(value: JsonValue) -> list[JsonValue]:
     return value if isinstance(value, list) else []

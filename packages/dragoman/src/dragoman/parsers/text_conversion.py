@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .json_codec import Json, decode
+from ..core.json_types import JsonValue
+from .json_codec import decode
 
 
-def coerce(raw: str, types: Sequence[str]) -> Json:
+def coerce(raw: str, types: Sequence[str]) -> JsonValue:
     """Convert the text to the first of these types that fits, other than `string`;
     return it unchanged if none fits.
     """
@@ -36,7 +37,7 @@ def match_number(raw: str, types: Sequence[str]) -> str | None:
     return stripped if "number" in types or (is_integer and "integer" in types) else None
 
 
-def guess(raw: str) -> Json:
+def guess(raw: str) -> JsonValue:
     """Convert a text of unknown type: decode it if it is valid JSON, else return it
     unchanged.
     """
@@ -46,7 +47,7 @@ def guess(raw: str) -> Json:
         return raw
 
 
-def _convert(raw: str, type_name: str) -> Json:
+def _convert(raw: str, type_name: str) -> JsonValue:
     stripped = raw.strip()
     match type_name:
         case "integer" | "number":

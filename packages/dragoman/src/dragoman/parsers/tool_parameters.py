@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from ..core.errors import Unsupported
+from ..core.json_types import JsonObject
 from ..core.message import CustomTool, Tool
-from .json_codec import Json, decode, encode
+from .json_codec import decode, encode
 from .schema_alternatives import Schema, expand_alternatives
 from .schema_types import find_schema_types, resolve
 
@@ -114,7 +115,7 @@ def build_arguments_schema(tool: Tool) -> str:
     if isinstance(tool, CustomTool):
         # A custom tool takes its text under `input`. A pattern applies to all of it;
         # JSON Schema cannot express a grammar.
-        input_schema: dict[str, Json] = {"type": "string"}
+        input_schema: JsonObject = {"type": "string"}
         if tool.syntax == "regex" and tool.definition is not None:
             input_schema["pattern"] = f"^(?:{tool.definition})$"
         return encode(
@@ -192,7 +193,7 @@ def read_enforceable_parameters(tool: Tool) -> ToolParameters:
     return tool_parameters
 
 
-def _load_schema(tool: Tool) -> dict[str, Json]:
+def _load_schema(tool: Tool) -> JsonObject:
     schema = build_arguments_schema(tool)
     try:
         root = decode(schema)

@@ -12,13 +12,14 @@ from ..core.events import Event, Finished, PromptTokens, Started, Token, Usage, 
 from ..core.request import GenerateRequest
 from ..prompts.token_replay import find_ids_since_control
 from .call_terms import CallTerms
+from .engine_backends import TokenBackend
 from .engine_timeout import limit_time
 from .event_run import EventRun
 from .merge import Batches, merge_choices, merge_prompts
 from .model_lease import Lease
-from .model_registry import ServedModel, TokenBackend
 from .request_metrics import ModelMetrics, RequestMetrics, measure
 from .request_preparation import NO_IDS, EventJob, Job, TokenJob, prepare_job
+from .served_model import ServedModel
 from .token_run import TokenRun
 
 DirectRun = TokenRun | EventRun
@@ -49,7 +50,7 @@ class AdmittedRun(Struct, frozen=True):
 
     def find_resume_ids(self) -> tuple[int, ...] | None:
         """Return the first prompt's ids since its last control token, see
-        `prompts.tokenizer`.
+        `prompts.token_replay`.
 
         Return None if the engine reports no ids.
         """
@@ -135,10 +136,6 @@ def _build_stream(
     if (request.best_of or 0) > request.choices:
         return select_best(batches, request.choices), None
     return batches, direct
-
-
-# Merging the streams of several prompts or choices into one, and selecting the best of
-# several candidates.
 
 
 async def select_best(batches: Batches, n_best: int) -> Batches:

@@ -1,4 +1,5 @@
-"""Checks that a model's engine supports what a request asks, made before its prompt is rendered.
+"""Checks that a model's engine supports what a request asks, made before its prompt is
+rendered.
 
 A parameter that the engine does not support is rejected if the client relies on it, and
 otherwise named in a warning. No parameter is ignored silently.

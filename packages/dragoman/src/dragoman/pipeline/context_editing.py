@@ -18,7 +18,7 @@ from ..core.message import (
 )
 from ..core.request import ClearReasoning, ClearToolResults, Conversation, GenerateRequest
 from .call_terms import CallTerms
-from .model_registry import TokenBackend
+from .engine_backends import TokenBackend
 from .prompt_encoding import EncodedPrompt, encode_prompt
 
 PLACEHOLDER = Text("[old tool result cleared]")

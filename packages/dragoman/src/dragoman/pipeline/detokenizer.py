@@ -1,4 +1,6 @@
-"""The detokenizer: the token ids of one choice become text deltas, with the tokens attached."""
+"""The detokenizer: the token ids of one choice become text deltas, with the tokens
+attached.
+"""
 
 from __future__ import annotations
 

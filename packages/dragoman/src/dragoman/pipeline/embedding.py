@@ -19,20 +19,21 @@ from ..core.encoder_requests import (
     TextInputs,
 )
 from ..core.errors import ContextTooLong, RequestError, Unsupported
+from ..core.trace_context import SpanContext
 from ..prompts.hf_tokenizer import HfTokenizer
-from .engine_calls import EngineCall
-from .model_registry import (
+from .engine_backends import (
     EmbedderBackend,
     EventBackend,
     ScorerBackend,
-    ServedModel,
     TextEncoderBackend,
     TokenBackend,
 )
+from .engine_calls import EngineCall
 from .prompt_length import check_countable
 from .request_queue import ONE_QUEUE, QueueShare
+from .served_model import ServedModel
 
-MAX_INLINE_CHARS = 2048
+MAX_INLINE_INPUT_CHARS = 2048
 """Maximum characters that are tokenized on the event loop; for so few a thread switch
 costs more.
 """
@@ -49,12 +50,14 @@ async def embed(
     normalize: bool | None,
     *,
     queue_share: QueueShare = ONE_QUEUE,
+    trace: SpanContext | None = None,
 ) -> Embeddings:
     """Embed texts.
 
     dimensions: length of the vectors; None means the model's default.
     normalize: vectors get length 1; None means the model's default.
     queue_share: as in CallTerms.
+    trace: as in GenerateRequest.
 
     Raises:
         RequestError: the model does not support the request.
@@ -64,7 +67,7 @@ async def embed(
         if EncodingTask.EMBEDDINGS not in encoder.encoding_tasks:
             raise Unsupported(_SCORES_ONLY, param="model")
         model.encoding_queue.check_capacity(queue_share)
-        text_request = TextEmbedRequest(model.name, texts, dimensions, normalize)
+        text_request = TextEmbedRequest(model.name, texts, dimensions, normalize, trace)
         tokens = estimate_tokens(texts.inputs)
         return await run_in_turn(
             model, queue_share, tokens, lambda: encoder.embed_texts(text_request)
@@ -133,7 +136,9 @@ async def encode_inputs(
         )
 
     return (
-        encode_all() if n_chars <= MAX_INLINE_CHARS else await anyio.to_thread.run_sync(encode_all)
+        encode_all()
+        if n_chars <= MAX_INLINE_INPUT_CHARS
+        else await anyio.to_thread.run_sync(encode_all)
     )
 
 

@@ -1,4 +1,6 @@
-"""The backends of a served model: each kind of engine with what it needs to serve requests."""
+"""The backends of a served model: each kind of engine with what it needs to serve
+requests.
+"""
 
 from __future__ import annotations
 

@@ -110,7 +110,3 @@ async def run_in_daemon_thread(call: Callable[[], T]) -> T:
     # take minutes.
     Thread(target=run, name=run_in_daemon_thread.__name__, daemon=True).start()
     return await result
-
-
-# The queue between an engine and its single consumer. A list and one wake-up cost less
-# than an asyncio.Queue per token.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
+from typing import TypeVar
 
 from ..core.errors import EngineTimeout
-from .engine_calls import T
+
+T = TypeVar("T")
 
 
 async def limit_time(batches: AsyncGenerator[T], seconds: float) -> AsyncGenerator[T]:

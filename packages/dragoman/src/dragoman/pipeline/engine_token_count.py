@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..core.engine import PromptCounter
 from ..core.errors import Unsupported
 from ..core.request import GenerateRequest
-from .model_registry import EventBackend, ServedModel
+from .engine_backends import EventBackend
+from .served_model import ServedModel
 
 
 async def count_with_engine(model: ServedModel, request: GenerateRequest) -> int:

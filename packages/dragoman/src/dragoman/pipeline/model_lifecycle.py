@@ -353,7 +353,8 @@ class ModelSlot:
         events = model.progress.events
         is_paused = model.control is not None and model.control.is_paused
         if events != self._events_seen or not model.progress.running or is_paused:
-            self._events_seen, self._progressed = events, self._clock()
+            self._events_seen = events
+            self._progressed = self._clock()
 
     @property
     def stalled_for(self) -> float:

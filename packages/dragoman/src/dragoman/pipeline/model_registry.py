@@ -11,36 +11,14 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 
 from ..core.errors import EngineError, ModelNotFound, Overloaded, RequestError
-from .engine_backends import (
-    EmbedderBackend,
-    EventBackend,
-    ScorerBackend,
-    TextEncoderBackend,
-    TokenBackend,
-)
 from .engine_calls import translate_engine_exception
 from .lora_adapters import Adapter
-from .model_lifecycle import LoadProgress, ModelSlot, ModelSpec, ModelState
-from .served_model import ModelDetails, ServedModel
-
-__all__ = [
-    "EmbedderBackend",
-    "EventBackend",
-    "LoadProgress",
-    "ModelDetails",
-    "ModelSlot",
-    "ModelSpec",
-    "ModelState",
-    "Models",
-    "ScorerBackend",
-    "ServedModel",
-    "TextEncoderBackend",
-    "TokenBackend",
-]
+from .model_lifecycle import ModelSlot, ModelSpec, ModelState
+from .served_model import ServedModel
 
 log = logging.getLogger(__name__)
 
-POLL_INTERVAL = 0.25
+HEALTH_CHECK_INTERVAL = 0.25
 """Seconds between two health checks of each engine."""
 
 
@@ -133,7 +111,7 @@ class Models:
         # Polled, as a slot has no event for "no generation runs" and the unload is not
         # urgent.
         while slot.is_busy or (slot.model is not None and slot.model.progress.running):
-            await self._sleep(POLL_INTERVAL)
+            await self._sleep(HEALTH_CHECK_INTERVAL)
             # Otherwise the requests of an engine that fails now would never end.
             await self._handle_failure(slot)
         await slot.retire()
@@ -370,7 +348,7 @@ class Models:
     async def _poll_forever(self, slot: ModelSlot) -> None:
         task = asyncio.current_task()
         while True:
-            await self._sleep(POLL_INTERVAL)
+            await self._sleep(HEALTH_CHECK_INTERVAL)
             try:
                 await self.poll(slot)
             except BaseException as error:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Generic
+from typing import Generic, TypeVar
 
-from .engine_calls import T
+T = TypeVar("T")
 
 
 class DeliveryRounds:

@@ -29,7 +29,7 @@ from ..core.request_checks import check_ids
 from ..prompts.render import ImagePlaceholders, Rendered, Renderer
 from .call_terms import CallTerms
 from .capability_checks import iterate_parts
-from .model_registry import TokenBackend
+from .engine_backends import TokenBackend
 
 REUSED_IDS = "prompt_token_ids"
 """The field of `kv_transfer_params` in which vLLM sends the prompt's token ids."""
@@ -320,11 +320,3 @@ def _replace_image(part: Part, image_data: list[bytes], replacement: Image | Tex
             return ToolResult(part.call_id, content_parts, part.is_error)  # pyright: ignore[reportArgumentType]
         case _:
             return part
-
-
-# Shortening: drops the oldest turns of a conversation that exceeds the model's context,
-# and clears old tool results and reasoning.
-
-
-# Recent prompts of each owner, for comparison with a new one. Bounded, and in memory
-# only.

@@ -1,4 +1,6 @@
-"""Truncation of a prompt that exceeds the context: its first tokens, or its oldest turns."""
+"""Truncation of a prompt that exceeds the context: its first tokens, or its oldest
+turns.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from ..core.message import (
 from ..core.request import Conversation, GenerateRequest
 from .call_terms import CallTerms
 from .context_editing import build_edited_prompt
-from .model_registry import TokenBackend
+from .engine_backends import TokenBackend
 from .prompt_encoding import EncodedPrompt, encode_prompt
 
 

@@ -23,7 +23,8 @@ from ..core.events import (
     Timings,
     get_answer_tokens,
 )
-from .model_registry import Models, ServedModel
+from .model_registry import Models
+from .served_model import ServedModel
 
 MonotonicClock = Callable[[], float]
 """A monotonic clock, in seconds."""

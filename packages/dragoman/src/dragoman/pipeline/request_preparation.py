@@ -31,22 +31,22 @@ from .call_terms import CallTerms
 from .capability_checks import check_request
 from .choice_pipeline import ChoicePipeline
 from .detokenizer import Vocabulary
-from .engine_backends import EncoderBackend
-from .foreign_reasoning import drop_foreign_reasoning
-from .model_registry import (
+from .engine_backends import (
     EmbedderBackend,
+    EncoderBackend,
     EventBackend,
     ScorerBackend,
-    ServedModel,
     TextEncoderBackend,
     TokenBackend,
 )
+from .foreign_reasoning import drop_foreign_reasoning
 from .prompt_encoding import EncodedPrompt, strip_reused_ids
 from .prompt_length import check_text_length, estimate_prompt_tokens
 from .prompt_truncation import build_dropped_warning, build_fitting_prompt, truncate_prompt
 from .request_queue import QueueTicket
 from .response_grammar import compile_grammar
 from .sampling import build_reasoning_budget, build_sampling, find_callable_tools
+from .served_model import ServedModel
 from .stop_strings import StopStage
 
 ChoiceFactory = Callable[[int], ChoicePipeline]
@@ -378,6 +378,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             if vision is None or not encoded.images
             else vision.locate(encoded.ids, encoded.images),
             arrival_time=self.terms.arrival_time,
+            trace=request.trace,
         )
         if candidates == 1:
             return (first,)

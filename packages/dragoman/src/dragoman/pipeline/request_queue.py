@@ -5,12 +5,15 @@ first-come-first-served queue is filled by one client that sends more than the e
 can process, and all other clients are rejected. So each owner (an API key) has its own
 queue here:
 
-- Order: the owner that has received the least service for its weight is next. Service is measured in tokens, as in
-  "Fairness in Serving Large Language Models" (Sheng et al., OSDI 2024): prompt tokens, and generated tokens twice.
-- Reserve: an owner that already has its share of a full engine leaves the last slots to the others. Otherwise these
-  would wait until one of its requests ends, since a slot that a long generation holds cannot be taken back.
-- Limits: a request that finds the queue full replaces the last request of the owner with the most waiting requests (or
-  tokens) for its weight, if its own owner has fewer; otherwise it is rejected.
+- Order: the owner that has received the least service for its weight is next. Service
+  is measured in tokens, as in "Fairness in Serving Large Language Models" (Sheng et
+  al., OSDI 2024): prompt tokens, and generated tokens twice.
+- Reserve: an owner that already has its share of a full engine leaves the last slots to
+  the others. Otherwise these would wait until one of its requests ends, since a slot
+  that a long generation holds cannot be taken back.
+- Limits: a request that finds the queue full replaces the last request of the owner
+  with the most waiting requests (or tokens) for its weight, if its own owner has fewer;
+  otherwise it is rejected.
 
 Requests without an owner share one queue in order of arrival.
 """

@@ -31,8 +31,9 @@ from ..core.syntax import (
     SyntaxPiece,
     ToolFormat,
 )
-from .model_registry import ServedModel, TokenBackend
+from .engine_backends import TokenBackend
 from .sampling import ends_in_reasoning, find_callable_tools
+from .served_model import ServedModel
 
 
 async def compile_grammar(

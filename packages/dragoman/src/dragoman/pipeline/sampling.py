@@ -1,4 +1,6 @@
-"""The sampling parameters of a response: the request's, merged with the model's defaults."""
+"""The sampling parameters of a response: the request's, merged with the model's
+defaults.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from ..core.syntax import (
     ReasoningSyntax,
 )
 from ..core.token_engine import ReasoningBudget
-from .model_registry import ServedModel, TokenBackend
+from .engine_backends import TokenBackend
+from .served_model import ServedModel
 
 
 def find_callable_tools(request: GenerateRequest) -> tuple[Tool, ...]:

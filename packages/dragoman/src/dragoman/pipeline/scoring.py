@@ -6,6 +6,7 @@ The texts are untrusted: names of control tokens in them are plain text.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import anyio.to_thread
 import numpy as np
@@ -23,19 +24,18 @@ from ..core.encoder_requests import (
 from ..core.errors import ContextTooLong, RequestError, Unsupported
 from ..prompts.hf_tokenizer import HfTokenizer
 from .embedding import (
-    MAX_INLINE_CHARS,
-    T,
+    MAX_INLINE_INPUT_CHARS,
     estimate_tokens,
     find_embedder,
     run_in_turn,
     truncate_ids,
 )
-from .model_registry import (
-    ScorerBackend,
-    ServedModel,
-)
+from .engine_backends import ScorerBackend
 from .prompt_length import check_countable
 from .request_queue import ONE_QUEUE, QueueShare
+from .served_model import ServedModel
+
+T = TypeVar("T")
 
 _NO_ACTIVATION = "This model's scores are cosine similarities, which use no activation function."
 
@@ -68,7 +68,9 @@ async def score_pairs(
                 raise Unsupported(
                     "This model's upstream does not truncate the texts of one side.", param=param
                 )
-        text_request = TextEmbedRequest(model.name, TextInputs(texts, request.truncate))
+        text_request = TextEmbedRequest(
+            model.name, TextInputs(texts, request.truncate), trace=request.trace
+        )
         tokens = estimate_tokens(texts)
         embeddings = await run_in_turn(
             model, queue_share, tokens, lambda: encoder.embed_texts(text_request)
@@ -218,4 +220,4 @@ def _build_too_long_error(limit: int, tokens: int, name: str, index: int) -> Con
 async def _run_encoding(encode: Callable[[], T], request: TextPairs) -> T:
     """Run `encode`, in a thread unless the request's texts are short."""
     size = sum(map(len, request.queries)) + sum(map(len, request.documents))
-    return encode() if size <= MAX_INLINE_CHARS else await anyio.to_thread.run_sync(encode)
+    return encode() if size <= MAX_INLINE_INPUT_CHARS else await anyio.to_thread.run_sync(encode)

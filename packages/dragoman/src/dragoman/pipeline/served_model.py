@@ -210,7 +210,3 @@ class ServedModel:
         Overloaded if it was just unloaded.
         """
         return _NO_GUARD if self.usage_guard is None else self.usage_guard
-
-
-# LoRA adapters: names that clients select and that the engine resolves. Loaded and
-# unloaded at run time.

@@ -294,7 +294,3 @@ _RESERVED = frozenset(
     ]
 )
 """Variables that a client must not set."""
-
-
-# Fill-in-the-middle: prompts for models that were trained to write the text between a
-# prefix and a suffix.

@@ -31,14 +31,6 @@ from .tokenizer_file import (
     read_added_tokens,
 )
 
-# Reading and rewriting the vocabulary of a `tokenizer.json`.
-#
-# Control tokens are the added tokens that ordinary text must not be encoded to. An
-# added token of blanks only, or of one character and not marked special, is no control
-# token: vocabularies add runs of spaces and single characters as plain text, and
-# without them text would be tokenized differently than in training.
-
-
 MAX_UNSHARED_CHARS = 16_384
 """Longer texts, in characters, are encoded without the GIL, which would block other
 threads for too long.

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import msgspec
 
-JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
-
-
-JsonObject: TypeAlias = "dict[str, JsonValue]"
+from ..core.json_types import JsonObject, JsonValue
 
 
 class InvalidJson(ValueError):

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from ..core.errors import RequestError
+from ..core.json_types import JsonObject, JsonValue
 from ..core.message import (
     Message,
     Reasoning,
@@ -30,7 +31,7 @@ from ..core.request import Conversation
 from .chat_template import GENERATION_MARK, ChatTemplate, Template
 from .control_tokens import ControlTokenBreaker
 from .hf_tokenizer import HfTokenizer
-from .json_values import InvalidJson, JsonObject, JsonValue, decode
+from .json_values import InvalidJson, decode
 from .template_messages import (
     MessageOptions,
     StringVisitor,
@@ -39,11 +40,6 @@ from .template_messages import (
     map_strings,
 )
 from .token_replay import SampledPrefixes
-
-# Conversion of canonical messages and tools to the values that chat templates read. The
-# shapes are those of transformers' `apply_chat_template`: OpenAI's messages, but with a
-# call's arguments as an object.
-
 
 _NONCHARACTERS = (
     *range(0xFDD0, 0xFDF0),
@@ -96,7 +92,7 @@ class Rendered(Struct, frozen=True):
 class ImagePlaceholders(Struct, frozen=True):
     """The replacements of image placeholders.
 
-    placeholder: see `core.images.ImageProcessor`.
+    placeholder: see `core.prompt_images.ImageProcessor`.
     replacements: the text for each image.
     """
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from ..core.errors import RequestError, Unsupported
+from ..core.json_types import JsonObject, JsonValue
 from ..core.message import (
     Audio,
     File,
@@ -26,7 +27,7 @@ from ..core.message import (
     ToolCall,
     ToolResult,
 )
-from .json_values import InvalidJson, JsonObject, JsonValue, decode
+from .json_values import InvalidJson, decode
 from .template_features import TemplateFeatures
 
 _LEADING_ROLES = (Role.SYSTEM, Role.DEVELOPER)

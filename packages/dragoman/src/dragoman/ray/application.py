@@ -158,7 +158,7 @@ def _build_autoscaling(options: RaySettings, max_replicas: int) -> Any:  # noqa:
         downscale_delay_s=options.downscale_delay,
         look_back_period_s=LOOK_BACK,
         policy=serve_config.AutoscalingPolicy(
-            policy_function="dragoman.ray.replica:LoadPolicy",
+            policy_function="dragoman.ray.autoscaling:LoadPolicy",
             policy_kwargs=build_policy_arguments(options),
         ),
     )

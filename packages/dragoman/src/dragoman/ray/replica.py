@@ -10,9 +10,9 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..launch.configured_models import build_models, format_error
 from ..launch.logs import configure_logging
-from ..launch.models import build_models, format_error
-from ..launch.server import AssembledServer, assemble_server
+from ..launch.server_assembly import AssembledServer, assemble_server
 from ..serving.routes.health import find_unready_model
 from ..settings import Settings, SettingsError
 from .autoscaling import REQUESTS, measure_load
@@ -20,13 +20,9 @@ from .load_estimates import ENDED, LOAD
 from .replica_tag import TaggedIdGenerator
 from .state_home import StateHome
 
-# The autoscaling policy: computes the number of replicas from their load. Ray applies
-# the bounds and the delays.
-
-
 log = logging.getLogger(__name__)
 
-POLL_INTERVAL = 0.1
+STATE_CHECK_INTERVAL = 0.1
 """Seconds between two checks: of the models at the start, and of unfinished work at the
 end.
 """
@@ -139,7 +135,7 @@ class ReplicaApplication:
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
         # Polling, because models and engines have no event for these conditions.
         while self._start_failure is None and not condition():  # noqa: ASYNC110
-            await asyncio.sleep(POLL_INTERVAL)
+            await asyncio.sleep(STATE_CHECK_INTERVAL)
 
     async def _drain(self) -> None:
         """Wait until background work has ended. Requests of clients have: Ray waits for

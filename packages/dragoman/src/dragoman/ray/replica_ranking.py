@@ -1,4 +1,6 @@
-"""Ranking of replicas, so that a conversation is routed to the one that has it in its KV cache."""
+"""Ranking of replicas, so that a conversation is routed to the one that has it in its
+KV cache.
+"""
 
 from __future__ import annotations
 

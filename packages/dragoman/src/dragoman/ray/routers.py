@@ -59,7 +59,7 @@ class AffinityRouter(ray_router.RequestRouter):
 class IngressRouter:
     """The class of the router's deployment, which serves a RoutingApplication."""
 
-    def __init__(self, replicas: Any, routing: str) -> None:  # noqa: ANN401 - Ray's DeploymentHandle
+    def __init__(self, replicas: Any, routing: str) -> None:  # noqa: ANN401 - Ray has no types
         self._application = RoutingApplication(replicas, routing)
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:

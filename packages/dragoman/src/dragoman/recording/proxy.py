@@ -22,7 +22,8 @@ from .cassette import RecordedChunk, RecordedExchange, encode_data
 from .redaction import filter_request_headers, filter_response_headers, redact_query
 
 HOP_BY_HOP_HEADERS = frozenset(
-    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
+    "te", "trailer",
      "transfer-encoding", "upgrade"}
 )  # fmt: skip
 """Headers that a proxy does not forward (RFC 9110, section 7.6.1)."""

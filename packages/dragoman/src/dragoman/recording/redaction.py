@@ -8,7 +8,8 @@ from urllib.parse import parse_qsl, urlencode
 from .cassette import HeaderList
 
 RECORDED_REQUEST_HEADERS = frozenset(
-    {"accept", "content-type", "content-encoding", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta",
+    {"accept", "content-type", "content-encoding", "user-agent", "anthropic-version",
+    "anthropic-beta", "openai-beta",
      "x-request-id", "x-stainless-lang", "x-stainless-package-version"}
 )  # fmt: skip
 """Request headers that are recorded. An allowlist, because API keys are sent under many

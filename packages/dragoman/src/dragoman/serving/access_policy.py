@@ -1,4 +1,6 @@
-"""The checks that every request passes before its handler, the same over HTTP as over WebSocket."""
+"""The checks that every request passes before its handler, the same over HTTP as over
+WebSocket.
+"""
 
 from __future__ import annotations
 

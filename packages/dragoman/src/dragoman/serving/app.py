@@ -1,4 +1,4 @@
-"""The ASGI application, built by `create_app`. It has no global state."""
+"""The ASGI application, built by `build_asgi_app`. It has no global state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.routing import Match
 from starlette.routing import Route as PathPattern
 from starlette.types import Receive, Scope, Send
 
-from .. import __version__
+from .._version import VERSION
 from ..core.errors import NotFound, NotStarted
 from ..core.model_download import ModelPuller
 from ..dialects.field_errors import abbreviate
@@ -168,7 +168,7 @@ async def raise_not_started(_: HttpRequest) -> JsonResponse:
     )
 
 
-def create_app(
+def build_asgi_app(
     models: Models,
     *,
     options: ServingOptions | None = None,
@@ -227,7 +227,7 @@ def create_app(
         sealer=Sealer(
             secret or secrets.token_bytes(32), VerificationMode(options.reasoning_verification)
         ),
-        fingerprint=f"dragoman-{__version__}",
+        fingerprint=f"dragoman-{VERSION}",
         media=media or MediaResolver(MediaOptions()),
         meters=ModelMetrics(models, clock.monotonic),
         request_log=request_log,
@@ -302,14 +302,7 @@ def _build_application(
 
 
 class Application:
-    """An ASGI application.
-
-    websocket: serves the only path that accepts WebSockets.
-    lifespan_factory: builds the context that is open while the application runs.
-    not_started: answers all requests while the lifespan does not run; None if the
-        caller may start the engines itself.
-    keyring: the accepted keys, which may change while the application runs.
-    """
+    """An ASGI application, which `dragoman.create_app` builds."""
 
     def __init__(
         self,
@@ -319,6 +312,17 @@ class Application:
         not_started: Endpoint | None = None,
         keyring: Keyring | None = None,
     ) -> None:
+        """Combine the parts of an application.
+
+        Args:
+            router: serves the HTTP routes.
+            websocket: serves the only path that accepts WebSockets.
+            lifespan_factory: builds the context that is open while the application
+                runs.
+            not_started: answers all requests while the lifespan does not run; None if
+                the caller may start the engines itself.
+            keyring: the accepted keys, which may change while the application runs.
+        """
         self.keyring = keyring or Keyring()
         self._router = router
         self._websocket = websocket
@@ -334,7 +338,8 @@ class Application:
         For an application that is mounted in another, since servers send lifespan
         events to the outer one only.
 
-        _app: the outer application; ignored.
+        Args:
+            _app: the outer application; ignored.
 
         Raises:
             RuntimeError: the lifespan is already running.

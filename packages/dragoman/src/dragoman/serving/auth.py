@@ -1,4 +1,5 @@
-"""Authentication by API key, with `Authorization: Bearer` or `x-api-key` on every route.
+"""Authentication by API key, with `Authorization: Bearer` or `x-api-key` on every
+route.
 
 Each route declares the `Access` that it requires; it is never derived from the text of
 a URL.

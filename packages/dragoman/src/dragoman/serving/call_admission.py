@@ -8,14 +8,14 @@ from msgspec.structs import replace
 from ..core.errors import RequestError
 from ..core.field_names import CORE_NAMES, FieldNames
 from ..core.request import Conversation, GenerateRequest
-from ..core.trace_context import CURRENT_SPAN, parse_trace_context
+from ..core.trace_context import SpanContext
 from ..dialects.interfaces import GenerationCall, Header
 from ..pipeline.admit import AdmittedRun, admit
-from ..pipeline.model_registry import ServedModel
 from ..pipeline.request_metrics import add_timings
 from ..pipeline.request_preparation import TokenJob
+from ..pipeline.served_model import ServedModel
 from .auth import Caller
-from .call_observer import observe_call
+from .call_observer import find_trace, observe_call
 from .client_warnings import collect_warnings
 from .disconnect import cancel_on_disconnect
 from .header_directives import apply_header_directives
@@ -110,10 +110,11 @@ async def _prepare_and_observe(
 ) -> AdmittedCall:
     """Prepare the call within the limits of its key, and observe it until its end."""
     observer = await observe_call(context, header.model, COMPLETIONS, call.requests[0], header.id)
+    trace = find_trace(context, observer)
     if observer is None:
-        return _add_timings(context, await prepare_call(context, call, header))
+        return _add_timings(context, await prepare_call(context, call, header, trace))
     try:
-        admitted = await prepare_call(context, call, header)
+        admitted = await prepare_call(context, call, header, trace)
         observer.record_warnings(admitted.warnings)
         if observer.account is not None:
             try:
@@ -147,9 +148,15 @@ def _add_timings(context: RequestContext, admitted: AdmittedCall) -> AdmittedCal
 
 
 async def prepare_call(
-    context: RequestContext, call: GenerationCall, header: Header
+    context: RequestContext,
+    call: GenerationCall,
+    header: Header,
+    trace: SpanContext | None = None,
 ) -> AdmittedCall:
-    """Prepare and admit a call without logging it or remembering its prompt."""
+    """Prepare and admit a call without logging it or remembering its prompt.
+
+    trace: as in GenerateRequest.
+    """
     generation = context.service.generation
     names = call.field_names
     try:
@@ -166,15 +173,8 @@ async def prepare_call(
             build_owner_files(context), model, resolved
         )
         requests = [apply_header_directives(request, context.headers) for request in with_media]
-        if context.service.telemetry is None:
-            traceparent = context.headers.get("traceparent")
-            # Without telemetry the server passes the client's trace context to engines
-            # that trace. The task may still hold the context of an earlier request,
-            # which must be replaced.
-            if traceparent is not None or CURRENT_SPAN.get() is not None:
-                CURRENT_SPAN.set(
-                    parse_trace_context(traceparent, context.headers.get("tracestate", ""))
-                )
+        if trace is not None:
+            requests = [replace(request, trace=trace) for request in requests]
         run = await admit(model, requests, terms, generation.meters)
     except RequestError as error:
         names.translate(error)

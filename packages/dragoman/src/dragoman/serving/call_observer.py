@@ -11,7 +11,7 @@ from types import TracebackType
 
 from ..core.events import Event, TextDelta
 from ..core.request import GenerateRequest
-from ..core.trace_context import CURRENT_SPAN, SpanContext, parse_trace_context
+from ..core.trace_context import SpanContext, parse_trace_context
 from ..pipeline.model_lease import Lease
 from .recent_requests import RecentRequest
 from .request_context import RequestContext
@@ -55,9 +55,12 @@ class CallObserver:
         """Return the same batches. This context exits when they end, are closed or are
         dropped before the first.
         """
-        return _ObservedBatches(
-            self, batches, None if self._traced is None else self._traced.span.context
-        )
+        return _ObservedBatches(self, batches)
+
+    @property
+    def trace(self) -> SpanContext | None:
+        """The call's span; None without telemetry."""
+        return None if self._traced is None else self._traced.span.context
 
     def record(self, batch: list[Event]) -> None:
         """Record a batch. Callers must call this for batches that do not pass through
@@ -116,29 +119,15 @@ class CallObserver:
 
 
 class _ObservedBatches(Lease):
-    """The batches of a call, which are recorded when they are consumed.
+    """The batches of a call, which are recorded when they are consumed."""
 
-    span_context: the call's span, for the engine's requests to other servers; None
-        without telemetry.
-    """
+    __slots__ = ("_observer",)
 
-    __slots__ = ("_observer", "_span_context")
-
-    def __init__(
-        self,
-        observer: CallObserver,
-        batches: AsyncGenerator[list[Event]],
-        span_context: SpanContext | None,
-    ) -> None:
+    def __init__(self, observer: CallObserver, batches: AsyncGenerator[list[Event]]) -> None:
         super().__init__(observer, batches)
         self._observer = observer
-        self._span_context = span_context
 
     async def asend(self, value: None) -> list[Event]:
-        if self._span_context is not None:
-            # Other requests do not see this: each runs in its own task with its own
-            # context.
-            CURRENT_SPAN.set(self._span_context)
         try:
             batch = await self._batches.asend(value)
         except BaseException as error:
@@ -148,6 +137,22 @@ class _ObservedBatches(Lease):
             raise
         self._observer.record(batch)
         return batch
+
+
+def find_trace(context: RequestContext, observer: CallObserver | None) -> SpanContext | None:
+    """Return the parent of an engine's spans in other servers: the call's span, or
+    without telemetry the client's.
+    """
+    if observer is not None and observer.trace is not None:
+        return observer.trace
+    return _read_client_trace(context)
+
+
+def _read_client_trace(context: RequestContext) -> SpanContext | None:
+    traceparent = context.headers.get("traceparent")
+    if traceparent is None:
+        return None
+    return parse_trace_context(traceparent, context.headers.get("tracestate", ""))
 
 
 async def observe_call(
@@ -191,13 +196,8 @@ async def observe_call(
     record.call = line
     traced = None
     if telemetry is not None:
-        if record.span is None:
-            # A WebSocket message or a line of a batch has no server span.
-            parent = parse_trace_context(
-                context.headers.get("traceparent"), context.headers.get("tracestate", "")
-            )
-        else:
-            parent = record.span.context
+        # A WebSocket message or a line of a batch has no server span.
+        parent = _read_client_trace(context) if record.span is None else record.span.context
         traced = telemetry.start_call(parent, model, kind, request, response_id)
     recent = None if recent_requests is None else recent_requests.add(line)
     observer = CallObserver(line, None, request_log, clock.monotonic, traced, recent)

@@ -16,7 +16,7 @@ from ..http.asgi_extensions import DISCONNECT_EXTENSION, OnDisconnect
 T = TypeVar("T")
 
 
-def never(_: Callable[[], object] | None, /) -> None:
+def ignore_disconnect(_: Callable[[], object] | None, /) -> None:
     """The `OnDisconnect` of a request without a client: the callback is never called."""
 
 

@@ -1,4 +1,5 @@
-"""Durable jobs: work that outlives its request, claimed from the store by one process at a time.
+"""Durable jobs: work that outlives its request, claimed from the store by one process
+at a time.
 
 Independent of the kind of job, which a `Job` implements.
 """
@@ -21,7 +22,7 @@ from .service import Service
 
 log = logging.getLogger(__name__)
 
-POLL_INTERVAL = 1.0
+STATE_CHECK_INTERVAL = 1.0
 """Seconds between two checks for unclaimed jobs and for cancellation by other
 processes.
 """
@@ -117,7 +118,7 @@ class JobRunner:
                 for record in await self._claim_records(self._max_jobs - len(running)):
                     running.add(asyncio.create_task(self._run_guarded(process, record)))
                 try:
-                    async with asyncio.timeout(POLL_INTERVAL):
+                    async with asyncio.timeout(STATE_CHECK_INTERVAL):
                         await self._new_jobs.wait()
                 except TimeoutError:
                     pass
@@ -235,5 +236,5 @@ class JobRunner:
 async def _raise_when_stopped(job: Job) -> None:
     # Another process may have cancelled the job, so polling is the only way.
     while await job.can_continue():  # noqa: ASYNC110
-        await asyncio.sleep(POLL_INTERVAL)
+        await asyncio.sleep(STATE_CHECK_INTERVAL)
     raise JobStopped

@@ -8,10 +8,11 @@ from typing import Any, Protocol, TypeVar
 
 import anyio.to_thread
 
+from ..core.trace_context import SpanContext
 from ..dialects.interfaces import Header
 from ..pipeline.engine_timeout import limit_call_time
-from ..pipeline.model_registry import ServedModel
-from .call_observer import observe_call
+from ..pipeline.served_model import ServedModel
+from .call_observer import find_trace, observe_call
 from .client_warnings import WarningSource, collect_warnings
 from .disconnect import cancel_on_disconnect
 from .http_request import HttpRequest
@@ -61,26 +62,25 @@ def build_result_header(http: HttpRequest, prefix: str, model: ServedModel) -> H
     )
 
 
-async def run_computation(http: HttpRequest, model: ServedModel, work: Coroutine[Any, Any, T]) -> T:
+async def run_computation(
+    http: HttpRequest,
+    model: ServedModel,
+    compute: Callable[[SpanContext | None], Coroutine[Any, Any, T]],
+) -> T:
     """Run an embedding or scoring; cancel it at its deadline or when the client
     disconnects.
 
     Its tokens are charged to the API key at the end, when their number is known.
+
+    compute: gets the `trace` of its request.
     """
-    try:
-        timeout = request_timeout(http)
-        observer = await observe_call(http, model.name, EMBEDDINGS)
-    except BaseException:
-        work.close()
-        raise
+    timeout = request_timeout(http)
+    observer = await observe_call(http, model.name, EMBEDDINGS)
     with observer or nullcontext():
-        try:
-            model.encoding_queue.check_capacity(find_queue_share(http))
-            if (permit := http.service.generation.start_limiter.acquire()) is not None:
-                await permit
-        except BaseException:
-            work.close()
-            raise
+        model.encoding_queue.check_capacity(find_queue_share(http))
+        if (permit := http.service.generation.start_limiter.acquire()) is not None:
+            await permit
+        work = compute(find_trace(http, observer))
         result = await cancel_on_disconnect(http.on_disconnect, limit_call_time(work, timeout))
         if observer is not None:
             observer.record_computation(result.prompt_tokens)

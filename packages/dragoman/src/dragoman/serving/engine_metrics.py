@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from ..core.engine_stats import EngineStats, KvOffloadStats
 from ..core.histogram import Histogram
-from ..pipeline.model_registry import ServedModel
+from ..pipeline.served_model import ServedModel
 
 CoreStats = list[tuple[tuple[str, str], EngineStats]]
 """Label values (model name, number of the engine core), and the counters of this core.

@@ -1,4 +1,6 @@
-"""Directives in a request's headers: scripted replies, faults, the engine core, the session."""
+"""Directives in a request's headers: scripted replies, faults, the engine core, the
+session.
+"""
 
 from __future__ import annotations
 

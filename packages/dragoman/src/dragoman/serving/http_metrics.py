@@ -96,7 +96,3 @@ class HttpMetrics:
         if (method, path) not in self.route_durations:
             self.route_durations[method, path] = Histogram(COARSE_BUCKETS)
         self.route_durations[method, path].observe(seconds)
-
-
-# Metrics of several worker processes as one: metric families as plain values, and how
-# they add up.

@@ -14,7 +14,7 @@ from starlette.types import Message
 
 from .auth import Caller
 from .body_memory import BodyMemoryShare
-from .disconnect import never
+from .disconnect import ignore_disconnect
 from .handler_result import build_response, call_handler
 from .http_request import WARNINGS_HEADER, HttpRequest
 from .route import Route
@@ -61,7 +61,7 @@ class InternalClient:
             service.clock.monotonic(),
             route.envelope,
             connection.receive,
-            never,
+            ignore_disconnect,
             b"",
             path,
             BodyMemoryShare(service.body_budget),
@@ -71,7 +71,7 @@ class InternalClient:
         finally:
             # As `Endpoint.handle` does for requests over HTTP.
             http.body_memory.release()
-        await build_response(http, result)(never, connection.send)
+        await build_response(http, result)(ignore_disconnect, connection.send)
         return InternalResponse(connection.status, http.id, b"".join(connection.chunks))
 
 

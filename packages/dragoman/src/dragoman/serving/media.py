@@ -33,7 +33,8 @@ from ..core.message import (
 )
 from ..core.request import Conversation, GenerateRequest
 from ..dialects.field_errors import abbreviate
-from ..pipeline.model_registry import EventBackend, ServedModel
+from ..pipeline.engine_backends import EventBackend
+from ..pipeline.served_model import ServedModel
 from .file_store import OwnerFiles
 
 if TYPE_CHECKING:

@@ -137,7 +137,8 @@ class Fetcher:
             raise _build_invalid_url_error(
                 param, "only http and https URLs of named hosts are fetched"
             )
-        # https://trusted@evil.example looks like another host than it is, and credentials would be sent to any host.
+        # https://trusted@evil.example looks like another host than it is, and
+        # credentials would be sent to any host.
         if parsed.userinfo:
             raise _build_invalid_url_error(
                 param, "a URL with a user or a password in it is not fetched"

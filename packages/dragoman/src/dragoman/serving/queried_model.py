@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..pipeline.model_registry import ServedModel
+from ..pipeline.served_model import ServedModel
 from .http_request import HttpRequest
 
 

@@ -1,4 +1,4 @@
-"""The state that all handlers share, built by `create_app`."""
+"""The state that all handlers share, built by `build_asgi_app`."""
 
 from __future__ import annotations
 

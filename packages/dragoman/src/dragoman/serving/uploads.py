@@ -27,7 +27,7 @@ from .file_store import (
 from .http_request import HttpRequest
 from .record_pages import require_store
 
-CHUNK_SIZE = 512 * 1024
+CHUNK_BYTES = 512 * 1024
 """Bytes per stored chunk."""
 _EMPTY_FILENAME = b'; filename=""'
 
@@ -88,7 +88,7 @@ async def store_upload(
         content = find_file_part(form).file
         size = 0
         try:
-            while chunk := await anyio.to_thread.run_sync(content.read, CHUNK_SIZE):
+            while chunk := await anyio.to_thread.run_sync(content.read, CHUNK_BYTES):
                 await store.commit(Append(put.key, CONTENT_SERIES, (Item(chunk),)))
                 size += len(chunk)
         except DragomanError:

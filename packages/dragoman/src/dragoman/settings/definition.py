@@ -7,26 +7,20 @@ The settings of the HTTP API are in `serving`, those of the simulator in `simula
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+from msgspec import Struct
 
-from .sections import (
-    BATCHING_ENGINES,
-    MIB,
-    PARSING_ENGINES,
-    SCHEDULING_ENGINES,
-    VLLM_ENGINES,
-    GenerationConfig,
-    ModelEntries,
-    ModelEntry,
-    Option,
-    RaySettings,
-)
-from .simulator import SimulatorSettings
+from .engine_settings import load_engine_settings
+from .option import BATCHING_ENGINES, MIB, PARSING_ENGINES, SCHEDULING_ENGINES, VLLM_ENGINES, Option
+from .sections import GenerationConfig, ModelEntries, ModelEntry, RaySettings
+from .vllm import VllmSettings
+
+EngineSettings = TypeVar("EngineSettings", bound=Struct)
 
 
-class Settings(SimulatorSettings, frozen=True, kw_only=True):
+class Settings(VllmSettings, frozen=True, kw_only=True):
     """The settings of a server. None means that the model or the engine decides."""
 
     model: Annotated[
@@ -711,16 +705,50 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         Option("Server", "TOML or YAML configuration file; its keys are the option names."),
     ] = None
 
+    engine_settings: tuple[Struct, ...] = ()
+    """The settings of installed engines, at most one struct of each of their types."""
+
     @property
     def is_multiprocess(self) -> bool:
         """Whether a supervisor process starts the processes that serve the port."""
         return self.workers > 1 or self.api_server_count is not None
+
+    def of(self, kind: type[EngineSettings]) -> EngineSettings:
+        """Return an engine's own settings.
+
+        Args:
+            kind: their type.
+        """
+        return next((item for item in self.engine_settings if isinstance(item, kind)), kind())
+
+    def get(self, name: str) -> object:
+        """Return a setting of the server, or of an installed engine, by its name."""
+        if name in self.__struct_fields__:
+            return getattr(self, name)
+        return getattr(self.of(_find_owner(name)), name)
+
+    def replace(self, **values: Any) -> Settings:  # noqa: ANN401 - each has its own type
+        """Return these settings with other values, also of installed engines' settings."""
+        own = {name: value for name, value in values.items() if name in self.__struct_fields__}
+        settings = msgspec.structs.replace(self, **own)
+        by_owner: dict[type[Struct], dict[str, Any]] = {}
+        for name in values.keys() - own.keys():
+            by_owner.setdefault(_find_owner(name), {})[name] = values[name]
+        for kind, changes in by_owner.items():
+            changed = msgspec.structs.replace(settings.of(kind), **changes)
+            others = (item for item in settings.engine_settings if type(item) is not kind)
+            settings = msgspec.structs.replace(settings, engine_settings=(*others, changed))
+        return settings
 
     def for_entry(self, entry: ModelEntry) -> Settings:
         """Return the settings of one of several models: these settings with its
         overrides.
         """
         names = (entry.name, *entry.aliases)
-        return msgspec.structs.replace(
-            self, **dict(entry.overrides), served_model_name=names, models=ModelEntries()
-        )
+        overrides = dict(entry.overrides)
+        return self.replace(**overrides, served_model_name=names, models=ModelEntries())
+
+
+def _find_owner(name: str) -> type[Struct]:
+    """Return the type of engine settings that has a field of this name."""
+    return next(kind for kind in load_engine_settings() if name in kind.__struct_fields__)

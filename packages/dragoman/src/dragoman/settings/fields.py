@@ -13,7 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from .definition import Settings
-from .sections import Option
+from .engine_settings import load_engine_settings
+from .option import Option
 from .serving import ServingSettings
 
 ENV_PREFIX = "DRAGOMAN_"
@@ -23,12 +24,14 @@ class SettingField(Struct, frozen=True):
     """One setting.
 
     kind: type, without None.
+    owner: the struct that has it: `Settings`, or the settings of an installed engine.
     option: metadata such as group and help.
     choices: allowed words; empty if any value of the type is allowed.
     """
 
     name: str
     kind: Any
+    owner: type[Struct]
     default: Any
     option: Option
     choices: tuple[str, ...] = ()
@@ -73,15 +76,19 @@ def format_variable(name: str) -> str:
 
 
 def _list_fields() -> Iterator[SettingField]:
-    hints = typing.get_type_hints(Settings, include_extras=True)
-    for info in msgspec.structs.fields(Settings):
-        annotated, option = typing.get_args(hints[info.name])
-        kind = annotated
-        if NoneType in typing.get_args(annotated):
-            # Fails for a union of several types, which no parser supports.
-            (kind,) = (member for member in typing.get_args(annotated) if member is not NoneType)
-        choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
-        yield SettingField(info.name, kind, info.default, option, choices)
+    for owner in (Settings, *load_engine_settings()):
+        hints = typing.get_type_hints(owner, include_extras=True)
+        for info in msgspec.structs.fields(owner):
+            if typing.get_origin(hints[info.name]) is not typing.Annotated:
+                continue
+            annotated, option = typing.get_args(hints[info.name])
+            kind = annotated
+            members = typing.get_args(annotated)
+            if NoneType in members:
+                # Fails for a union of several types, which no parser supports.
+                (kind,) = (member for member in members if member is not NoneType)
+            choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+            yield SettingField(info.name, kind, owner, info.default, option, choices)
 
 
 _GROUPS = (
@@ -93,13 +100,14 @@ _GROUPS = (
     "API",
     "Store",
     "Logging",
-    "Simulator",
+    "vLLM",
 )
+"""Headings of the server's own settings in the help; engines' own ones follow."""
 FIELDS = tuple(
     sorted(
         _list_fields(),
         key=lambda field: (
-            _GROUPS.index(field.option.group),
+            _GROUPS.index(field.option.group) if field.option.group in _GROUPS else len(_GROUPS),
             field.name in ServingSettings.__struct_fields__,
         ),
     )
@@ -110,19 +118,14 @@ API last.
 FIELDS_BY_NAME = {field.name: field for field in FIELDS}
 NEGATED_NAMES = {field.negated_name: field.name for field in FIELDS if field.kind is bool}
 """Names of switches by the name of their inverse."""
-FORMER_NAMES = {
-    "max_waiting": "max_queued_requests",
-    "max_waiting_tokens": "max_queued_tokens",
-    "reasoning_check": "reasoning_verification",
-    "models_memory": "model_memory_limit",
-}
-"""Current names of settings by their former names, which are accepted with a warning
-for one release.
-"""
-PRESENT_NAMES = {**FORMER_NAMES, **NEGATED_NAMES}
-"""Names of settings by their other names."""
-MODEL_GROUPS = frozenset({"Model", "Scheduling", "Upstream", "Simulator"})
-"""Groups whose settings can be set per model."""
+_MODEL_GROUPS = frozenset({"Model", "Scheduling", "Upstream", "vLLM"})
+MODEL_SETTINGS = tuple(
+    field.name
+    for field in FIELDS
+    if (field.option.group in _MODEL_GROUPS or field.owner is not Settings)
+    and field.name not in ("served_model_name", "config")
+)
+"""Names of the settings that can be set per model."""
 
 
 SUPPORTED_BY = {field.name: field.option.engines for field in FIELDS if field.option.engines}
@@ -135,11 +138,7 @@ setting.
 
 def find_changed_settings(settings: Settings) -> frozenset[str]:
     """Return the names of the settings that differ from their defaults."""
-    return frozenset(
-        name
-        for name, value in msgspec.structs.asdict(settings).items()
-        if value != FIELDS_BY_NAME[name].default
-    )
+    return frozenset(field.name for field in FIELDS if settings.get(field.name) != field.default)
 
 
 def describe_unsupported(names: Iterable[str], *engines: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Struct
 
-from .sections import BATCHING_ENGINES, MIB, Option
+from .option import BATCHING_ENGINES, MIB, Option
 
 
 class ServingSettings(Struct, frozen=True, kw_only=True):

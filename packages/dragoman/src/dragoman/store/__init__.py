@@ -1,5 +1,5 @@
 """Persistent state: responses, conversations, files and batches, as records with
-entries. `base` has the protocol.
+entries. `protocol` has the interface.
 """
 
 from .memory import MemoryStore

@@ -206,9 +206,10 @@ class Bounds(Struct, frozen=True):
     The least recently used records are evicted first; records that are pinned or have a
     `run` are not evicted.
 
-    records: maximum number of records.
-    nbytes: maximum bytes of all bodies; pinned records may use at most half.
-    ttl: seconds after its last use at which a record expires.
+    Attributes:
+        records: maximum number of records.
+        nbytes: maximum bytes of all bodies; pinned records may use at most half.
+        ttl: seconds after its last use at which a record expires.
     """
 
     records: int = 100_000
@@ -231,7 +232,9 @@ class Store(Protocol):
         """
         ...
 
-    async def open(self) -> None: ...
+    async def open(self) -> None:
+        """Open the store. Called once, before any other method."""
+        ...
 
     async def close(self) -> None:
         """Release all resources. Committed changes persist."""
@@ -247,7 +250,9 @@ class Store(Protocol):
         """
         ...
 
-    async def get(self, key: Key) -> Record | None: ...
+    async def get(self, key: Key) -> Record | None:
+        """Return the record, or None if it is absent."""
+        ...
 
     async def load_chain(self, key: Key) -> RecordChain | None:
         """Return the record with its ancestors, or None if the record itself is absent."""
@@ -281,7 +286,9 @@ class Store(Protocol):
         """
         ...
 
-    async def load_entry(self, key: Key, series: str, id: str) -> SeriesEntry | None: ...
+    async def load_entry(self, key: Key, series: str, id: str) -> SeriesEntry | None:
+        """Return one entry of a record, or None if it is absent."""
+        ...
 
     async def list_abandoned(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
         """Return records of all owners whose `run` is UNCLAIMED_RUN, or of a process

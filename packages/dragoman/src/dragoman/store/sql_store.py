@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import TypeVar
 
 from .protocol import (
     Bounds,
@@ -12,7 +13,9 @@ from .protocol import (
     RecordChain,
     SeriesEntry,
 )
-from .sql import Steps, T, select_chain, select_entries, select_entry, select_page, select_record
+from .sql import Steps, select_chain, select_entries, select_entry, select_page, select_record
+
+T = TypeVar("T")
 
 
 class SqlStore(ABC):

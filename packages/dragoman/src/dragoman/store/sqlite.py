@@ -22,15 +22,16 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from . import sql
-from .group_writer import GroupWriter, T, build_unavailable_error, run_steps
+from .group_writer import GroupWriter, build_unavailable_error, run_steps
 from .protocol import Bounds, Change, Record, StoreUnavailable
 from .sql_store import SqlStore
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
 Synchronous = Literal["FULL", "NORMAL"]
 

@@ -89,7 +89,7 @@ class OtlpExporter:
 
     def _send_until_closed(self) -> None:
         next_metrics = time.monotonic() + METRIC_INTERVAL
-        import httpx2  # noqa: PLC0415 - servers without telemetry do not need it
+        import httpx2  # noqa: PLC0415
 
         with httpx2.Client(
             timeout=TIMEOUT, headers={**self._settings.headers, "content-type": CONTENT_TYPE}

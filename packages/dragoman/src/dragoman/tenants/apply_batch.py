@@ -1,4 +1,6 @@
-"""Applies a batch of limit operations, the reference for the scripts in PostgreSQL and Redis."""
+"""Applies a batch of limit operations, the reference for the scripts in PostgreSQL and
+Redis.
+"""
 
 from __future__ import annotations
 

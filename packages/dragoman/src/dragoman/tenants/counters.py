@@ -8,7 +8,7 @@ microseconds), so nothing is rounded: a rejected request would be accepted exact
 `retry_after` later.
 
 `Counters` is the interface. `LocalCounters` counts in one process,
-`shared.SharedCounters` across several.
+`shared_counters.SharedCounters` across several.
 """
 
 from __future__ import annotations

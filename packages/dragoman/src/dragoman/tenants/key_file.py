@@ -9,7 +9,7 @@
 
 Generated keys have 256 random bits, so their plain SHA-256 cannot be reversed by
 guessing, unlike that of a key that a person chose.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _load_yaml(path: Path, data: bytes) -> object:
     Raises:
         KeyFileError: it is not YAML, or a mapping has a name twice.
     """
-    import yaml  # noqa: PLC0415 - most servers have no file of keys
+    import yaml  # noqa: PLC0415 - as above
 
     from ..core.strict_yaml import DuplicateKeyError, StrictLoader  # noqa: PLC0415 - as above
 
@@ -154,7 +154,7 @@ def _parse(path: Path, data: bytes) -> Mapping[str, Tenant]:
 def _find_problem(name: str, tenant: Tenant) -> str | None:
     expiries = [key_hash.expires for key_hash in tenant.secrets if key_hash.expires is not None]
     problems = {
-        "a name is 1 to 64 letters, digits, `.`, `_` and `-`, and begins with a letter or digit": not _NAME.fullmatch(
+        "a name is 1 to 64 letters, digits, `.`, `_` and `-`, and begins with a letter or digit": not _NAME.fullmatch(  # noqa: E501
             name
         ),
         "id: 1 to 64 letters, digits, `_` and `-`": not _ID.fullmatch(tenant.id),

@@ -1,9 +1,10 @@
 """The interface of a store of shared limits, which applies batches of operations.
 
-- Places (concurrency slots) belong to a holder, which stands for a process. They are freed when the holder's lease
-  expires. A process renews its lease while it holds places; if it is killed, they are not lost.
-- Each batch has a number and is applied at most once: if a broken connection leaves its fate unknown, the next batch
-  names it to the store.
+- Places (concurrency slots) belong to a holder, which stands for a process. They are
+  freed when the holder's lease expires. A process renews its lease while it holds
+  places; if it is killed, they are not lost.
+- Each batch has a number and is applied at most once: if a broken connection leaves its
+  fate unknown, the next batch names it to the store.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Shared limits in PostgreSQL, for servers on several machines. Needs `asyncpg`, the
 extra `postgres`.
 
-A function in the database does the same as `shared.apply_batch`, so a batch takes one
-round trip. The tables are unlogged: a commit does not wait for the disk, and a crash of
-the database empties them. Budgets are then restored from the usage in the server's
-store (`Demand.floor`).
+A function in the database does the same as `apply_batch.apply_batch`, so a batch takes
+one round trip. The tables are unlogged: a commit does not wait for the disk, and a
+crash of the database empties them. Budgets are then restored from the usage in the
+server's store (`Demand.floor`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Shared limits in Redis or Valkey, for servers on several machines. Needs the extra
 `redis`.
 
-A script does the same as `shared.apply_batch`, so a batch takes one round trip. Lua's
-numbers are exact up to 2**53, so a counter is stored as whole units and a remainder
-below the period. All keys are in the same slot of a cluster.
+A script does the same as `apply_batch.apply_batch`, so a batch takes one round trip.
+Lua's numbers are exact up to 2**53, so a counter is stored as whole units and a
+remainder below the period. All keys are in the same slot of a cluster.
 """
 
 from __future__ import annotations

@@ -26,9 +26,6 @@ from ..core.request import (
 from ..pipeline.admit import admit
 from .engine_under_test import EngineUnderTest, build_conversation, build_reply, build_terms
 
-# The engine under test. Requests pass through the pipeline; assertions are about the
-# canonical events.
-
 
 def are_same(one: Reply, other: Reply, *, exact: bool) -> bool:
     """Whether two replies are equal, in text, tokens, finish reasons and logprobs.
@@ -133,7 +130,7 @@ class EngineKit:
 
     pytestmark = pytest.mark.asyncio
 
-    async def test_tokens_out_are_usage(self, subject: EngineUnderTest) -> None:
+    async def test_usage_counts_output_tokens(self, subject: EngineUnderTest) -> None:
         events = await subject.collect_events(
             subject.build_request(sampling=GREEDY, limits=GenerationLimits(max_tokens=20))
         )
@@ -159,13 +156,11 @@ class EngineKit:
         assert len(reply.choices) == n
         assert reply.usage.completion == sum(len(choice.tokens) for choice in reply.choices)
 
-    async def test_a_prompt_that_does_not_fit_is_refused_before_anything_starts(
-        self, subject: EngineUnderTest
-    ) -> None:
+    async def test_too_long_prompt_is_rejected_before_start(self, subject: EngineUnderTest) -> None:
         with pytest.raises(ContextTooLong):
             await subject.collect_events(subject.build_request("word " * 6000))
 
-    async def test_the_same_seed_says_the_same(self, subject: EngineUnderTest) -> None:
+    async def test_same_seed_gives_same_reply(self, subject: EngineUnderTest) -> None:
         subject.require_parameters("seed")
         request = subject.build_request(
             sampling=build_sampling(seed=7, temperature=1.5),
@@ -175,9 +170,7 @@ class EngineKit:
         first, second = await subject.complete(request), await subject.complete(request)
         assert first.choices == second.choices
 
-    async def test_a_stop_string_ends_the_text_and_never_shows(
-        self, subject: EngineUnderTest
-    ) -> None:
+    async def test_stop_string_ends_text_and_is_hidden(self, subject: EngineUnderTest) -> None:
         plain = (
             (
                 await subject.complete(
@@ -194,9 +187,7 @@ class EngineKit:
         assert reply.choices[0].join_text() == plain[: plain.index(stop)]
         assert (reply.choices[0].reason, reply.choices[0].stop) == (FinishReason.STOP, stop)
 
-    async def test_every_token_has_its_logprob_and_its_alternatives(
-        self, subject: EngineUnderTest
-    ) -> None:
+    async def test_tokens_have_logprobs_and_alternatives(self, subject: EngineUnderTest) -> None:
         subject.require(Feature.LOGPROBS)
         max_alternatives = min(2, subject.model.capabilities.max_logprobs)
         request = subject.build_request(
@@ -210,7 +201,7 @@ class EngineKit:
             assert len(token.top) <= max_alternatives
             assert all(other.logprob <= 0.0 for other in token.top)
 
-    async def test_the_prompt_comes_back_with_its_logprobs(self, subject: EngineUnderTest) -> None:
+    async def test_prompt_tokens_have_logprobs(self, subject: EngineUnderTest) -> None:
         subject.require(Feature.PROMPT_LOGPROBS)
         request = subject.build_request(
             prompt_logprobs=1, return_prompt=True, limits=GenerationLimits(max_tokens=1)
@@ -221,7 +212,7 @@ class EngineKit:
         assert prompt.tokens[0].logprob is None
         assert all(token.logprob is not None for token in prompt.tokens[1:])
 
-    async def test_a_prompt_of_ids_says_what_its_text_says(self, subject: EngineUnderTest) -> None:
+    async def test_prompt_token_ids_give_same_reply_as_text(self, subject: EngineUnderTest) -> None:
         subject.require(Feature.TOKEN_IDS)
         tokenizer = subject.model.tokenizer
         assert tokenizer is not None
@@ -236,7 +227,7 @@ class EngineKit:
             await subject.complete(ids_request)
         )
 
-    async def test_a_schema_binds_the_answer(self, subject: EngineUnderTest) -> None:
+    async def test_json_schema_constrains_reply(self, subject: EngineUnderTest) -> None:
         if subject.is_scripted:
             pytest.skip(
                 "a script's replies are fixed; it rejects a reply that the request's schema forbids"
@@ -259,7 +250,7 @@ class EngineKit:
             (StringChoices(("yes", "no")), Feature.CHOICE, lambda text: text in ("yes", "no")),  # pyright: ignore
         ],
     )
-    async def test_a_pattern_binds_the_answer(
+    async def test_regex_constrains_reply(
         self,
         subject: EngineUnderTest,
         constraint: Regex | StringChoices,
@@ -274,7 +265,7 @@ class EngineKit:
         )
         assert fits((await subject.complete(request)).choices[0].join_text())
 
-    async def test_a_required_call_follows_the_schema(self, subject: EngineUnderTest) -> None:
+    async def test_required_tool_call_follows_schema(self, subject: EngineUnderTest) -> None:
         if subject.is_scripted:
             pytest.skip("a script's replies are fixed")
         subject.require(Feature.TOOLS, Feature.JSON_SCHEMA)
@@ -297,7 +288,7 @@ class EngineKit:
             assert call.name == "make_person"
             jsonschema_rs.validate(SCHEMA, json.loads(call.arguments))
 
-    async def test_closing_frees_the_engine(self, subject: EngineUnderTest) -> None:
+    async def test_closed_stream_frees_engine(self, subject: EngineUnderTest) -> None:
         run = await admit(
             subject.model,
             [subject.build_request(limits=GenerationLimits(max_tokens=2000, ignore_eos=True))],
@@ -311,17 +302,13 @@ class EngineKit:
             await asyncio.sleep(0)
         assert subject.model.backend.engine.health().waiting == 0
 
-    async def test_thirty_two_at_once_say_what_each_says_alone(
-        self, subject: EngineUnderTest
-    ) -> None:
+    async def test_concurrent_requests_reply_as_alone(self, subject: EngineUnderTest) -> None:
         requests = [build_mixed_request(subject, number) for number in range(32)]
         together = await asyncio.gather(*(subject.complete(request) for request in requests))
         for request, among_others in zip(requests, together, strict=True):
             assert are_same(await subject.complete(request), among_others, exact=subject.is_exact)
 
-    async def test_a_refused_request_leaves_the_engine_as_it_was(
-        self, subject: EngineUnderTest
-    ) -> None:
+    async def test_rejected_request_leaves_engine_unchanged(self, subject: EngineUnderTest) -> None:
         with pytest.raises(DragomanError):
             await subject.collect_events(subject.build_request("word " * 6000))
         assert (

@@ -1,4 +1,6 @@
-"""The engine under test. Requests pass through the pipeline; assertions are about the canonical events."""
+"""The engine under test. Requests pass through the pipeline; assertions are about the
+canonical events.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from ..launch.in_process import resolve_models
 from ..launch.plugin import SupportedEngine
 from ..pipeline.admit import admit
 from ..pipeline.call_terms import CallTerms
-from ..pipeline.model_registry import ServedModel
+from ..pipeline.served_model import ServedModel
 from ..serving.clock import SystemClock
 
 _numbers = count()

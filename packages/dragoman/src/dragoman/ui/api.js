@@ -1,6 +1,6 @@
-// Requests to the server of this page only.
+// Requests to the server of this page.
 
-/** The page is at BASE/ui, also behind a proxy or a mounting application that adds a prefix. */
+/** The prefix of all paths, which a proxy may add: the page is BASE/ui. */
 export const BASE = new URL(".", location.href).href.slice(0, -1);
 
 const KEY = "dragoman.key";
@@ -10,7 +10,7 @@ export const onKeyWanted = (callback) => (askForKey = callback);
 export const readKey = () => sessionStorage.getItem(KEY) || "";
 export const saveKey = (key) => (key ? sessionStorage.setItem(KEY, key) : sessionStorage.removeItem(KEY));
 
-/** {message, code} of an error in any dialect, or null. */
+/** Read {message, code} from an error of any dialect, or null. */
 export function readError(body) {
 	const error = body?.error || body?.response?.error || (body?.type === "error" && body);
 	if (!error) return null;
@@ -21,7 +21,8 @@ const fail = (message, facts) => {
 	throw Object.assign(new Error(message), facts);
 };
 
-/** Send a request. Throws an Error with `status` (0: no response) and `code`. quiet: a 401 does not open the dialog. */
+// quiet: a 401 does not open the dialog for the key.
+/** Send a request. Throws an Error with `status` (0: no response) and `code`. */
 export async function send(path, { body, method = body ? "POST" : "GET", headers, signal, quiet = false } = {}) {
 	const all = { ...headers };
 	if (body) all["content-type"] = "application/json";
@@ -43,7 +44,8 @@ export async function send(path, { body, method = body ? "POST" : "GET", headers
 export const get = async (path, options) => (await send(path, options)).json();
 export const post = (path, body, options) => get(path, { body, ...options });
 
-/** Send a request and pass on every event: {at, name, data, json}; `at` is in seconds, the name ":" a comment. */
+// at: seconds since the request. name: ":" for a comment.
+/** Send a request and pass on each event of its stream: {at, name, data, json}. */
 export async function generate(path, body, headers, signal, onevent) {
 	const started = performance.now();
 	const now = () => (performance.now() - started) / 1000;
@@ -60,7 +62,7 @@ function tryParse(data) {
 	try {
 		return JSON.parse(data);
 	} catch {
-		return null; // "[DONE]", a comment, a proxy's error page
+		return null; // "[DONE]", a comment, or the error page of a proxy
 	}
 }
 
@@ -76,7 +78,8 @@ async function readText(stream, separator, ontext) {
 	}
 }
 
-/** https://html.spec.whatwg.org/multipage/server-sent-events.html, as far as servers of these dialects use it. */
+// https://html.spec.whatwg.org/multipage/server-sent-events.html
+/** Parse server-sent events, as far as servers of these dialects use them. */
 function parseEvent(block, emit) {
 	let name = "";
 	const data = [];

@@ -1,8 +1,8 @@
-// The frame: views as tabs, the key, and what they share.
+// The page: a view per tab, the API key, and the state that the views share.
 
 import { get, onKeyWanted, readKey, saveKey } from "./api.js";
 import { createChat } from "./chat.js";
-import { button, rove } from "./dom.js";
+import { addRovingFocus, button } from "./dom.js";
 import { createServer } from "./server.js";
 import { createSimulator } from "./simulator.js";
 import { loadModels } from "./state.js";
@@ -18,7 +18,7 @@ const views = {};
 let shown = null;
 
 const app = {
-	/** The answer that the views of tokens and events are about. */
+	/** The answer that the Tokens and Wire views show. */
 	node: null,
 	inspect: (name, node) => {
 		app.node = node;
@@ -46,7 +46,7 @@ for (const name of Object.keys(VIEWS)) {
 	tabs[name] = button(name[0].toUpperCase() + name.slice(1), () => show(name), { id: `tab-${name}`, role: "tab", "aria-controls": "panel" });
 }
 find("tabs").append(...Object.values(tabs));
-rove(find("tabs"), () => Object.values(tabs).filter((tab) => !tab.hidden), (tab) => {
+addRovingFocus(find("tabs"), () => Object.values(tabs).filter((tab) => !tab.hidden), (tab) => {
 	show(tab.id.slice(4));
 	tab.focus();
 });
@@ -73,7 +73,7 @@ async function start() {
 		const { data } = await get("/dragoman/simulator", { quiet: true });
 		tabs.simulator.hidden = !data.length;
 	} catch {
-		// A 401 has opened the dialog. Without an administrator's key, whether there is a simulation is unknown.
+		// A 401 has opened the dialog. Only administrators may read the simulation's state.
 	}
 }
 

@@ -1,8 +1,8 @@
-// Prometheus' text format, and charts of it as SVG.
+// Parses Prometheus' text format, and draws charts of it as SVG.
 
 import { h, readProblem, seconds, svg, total, toSpans } from "./dom.js";
 
-/** The samples of a scrape by name, without vLLM's prefix: [{labels, value}]. */
+/** Parse a scrape: its samples by name, without vLLM's prefix, as [{labels, value}]. */
 export function parseMetrics(text) {
 	const samples = new Map();
 	for (const [, name, labels, value] of text.matchAll(/^(?:vllm:)?([\w:]+)(?:\{(.*)\})? (\S+)/gm)) {
@@ -12,10 +12,10 @@ export function parseMetrics(text) {
 	return samples;
 }
 
-// Sums are over all models.
+// Sums over all models.
 export const sum = (samples, name) => total(samples.get(name) || [], "value");
 
-/** [{bound, count}], the counts not cumulative. */
+/** Read a histogram: [{bound, count}], the counts not cumulative. */
 export function readHistogram(samples, name) {
 	const totals = new Map();
 	for (const { labels, value } of samples.get(`${name}_bucket`) || []) {
@@ -25,7 +25,7 @@ export function readHistogram(samples, name) {
 	return [...totals].map(([bound, upTo], at, all) => ({ bound: Number(bound), count: upTo - (all[at - 1]?.[1] ?? 0) }));
 }
 
-/** A quantile, interpolated within its bucket as Prometheus does. */
+/** Compute a quantile, interpolated within its bucket as Prometheus does. */
 function quantile(buckets, q) {
 	let left = q * total(buckets, "count");
 	let low = 0;
@@ -58,7 +58,7 @@ export function drawHistogram(title, buckets) {
 	return draw(title, toSpans(facts), ...bars);
 }
 
-/** series: {label: values} over the same points in time, at most 120. */
+/** series: {label: values} at the same points in time, at most 120. */
 export function drawLines(title, series, format) {
 	const entries = Object.entries(series);
 	const most = Math.max(...entries.flatMap(([, values]) => values), 1e-6);
@@ -72,7 +72,8 @@ export function drawLines(title, series, format) {
 
 export const tile = (label, value, note = "") => h("div.card.tile", h("small", label), h("strong", value), h("small", note));
 
-/** Call `update` every second while the view is shown, one call at a time. problem: an element that says why it failed. */
+// problem: the element that shows why it failed.
+/** Call `update` every second while the view is shown, one call at a time. */
 export function poll(update) {
 	let run = 0;
 	const problem = h("p.bad", { role: "status" });

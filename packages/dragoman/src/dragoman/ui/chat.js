@@ -1,4 +1,4 @@
-// The Chat view: a conversation, with every answer kept as a branch.
+// The Chat view: a conversation, with each answer as a branch.
 
 import { generate, readError } from "./api.js";
 import { buildBody, checkTools, DIALECTS, DIALECT_NAMES, newReply, splitDataUrl } from "./dialects.js";
@@ -11,7 +11,7 @@ const EXAMPLE_TOOLS = [{ name: "get_weather", parameters: { type: "object", prop
 const EXAMPLE_SCHEMA = { type: "object", properties: { answer: { type: "string" } }, required: ["answer"] };
 const SUGGESTIONS = ["What is the capital of Japan?", "What is 17 + 26?", "Hello! What can you do?"];
 
-/** Ask a dialect: fills `reply` and `wire` as events come. Errors become `reply.error`. */
+/** Send a request; each event updates `reply` and `wire`. Errors become `reply.error`. */
 export async function ask(name, conversation, options, { reply, wire, signal, onchange = () => {} }) {
 	const dialect = DIALECTS[name];
 	const started = performance.now();
@@ -84,7 +84,7 @@ export function createChat(app) {
 			quiet("×", () => setImages(images.filter((other) => other !== url)), { ariaLabel: "Remove image" }))));
 	}
 
-	/** Answer a node, as a new branch below it. */
+	/** Request an answer to a node, as a new branch below it. */
 	async function answer(parent) {
 		if (running) return;
 		const chat = state.current;
@@ -96,7 +96,7 @@ export function createChat(app) {
 		render();
 		const live = log.lastElementChild;
 		const onchange = throttle(() => {
-			// A reader who has scrolled up stays there.
+			// Scroll down only if the user has not scrolled up.
 			const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
 			live.update();
 			if (isAtEnd) log.scrollTop = log.scrollHeight;
@@ -220,7 +220,7 @@ export function createChat(app) {
 	};
 }
 
-/** An image without an <img>, whose data: URL the page's policy would have to allow. */
+/** Draw an image on a canvas: the page's policy forbids data: URLs in an <img>. */
 function drawImage(url) {
 	const canvas = h("canvas", { role: "img", ariaLabel: "Image" });
 	const { type, data } = splitDataUrl(url);

@@ -1,4 +1,4 @@
-// The APIs that the page speaks. Each builds a body from one form of a conversation, and reads events into one reply.
+// The APIs: each builds a body from a conversation, and reads its events into a reply.
 //
 // conversation: {system, messages: [{role: "user" | "assistant" | "tool", text, images, calls, results}]}
 // options: as `readOptions` returns them
@@ -17,13 +17,13 @@ export const newReply = () => ({
 
 const some = (list) => (list.length ? list : undefined);
 
-/** The functions of a list of tools in the form of Chat Completions, Responses or Messages. */
+/** Read the functions of tools in the form of Chat Completions, Responses or Messages. */
 const readTools = (tools) => (tools || []).map((tool) => {
 	const { name, description, parameters, input_schema: schema, strict } = tool.function || tool;
 	return { name, description, parameters: parameters || schema, strict };
 });
 
-/** The problem of a list of tools, or an empty text. */
+/** Validate a list of tools: what is wrong, or an empty text. */
 export function checkTools(tools) {
 	if (!Array.isArray(tools)) return "Tools are a list: [ ... ]";
 	const at = readTools(tools).findIndex((tool) => typeof tool.name !== "string" || !tool.name);
@@ -39,7 +39,7 @@ export function splitDataUrl(url) {
 	return { type: head.slice(5).split(";")[0], data };
 }
 
-/** A converter of a user's turn. type: of a part of text; drawImage: a part for an image. */
+/** A converter of a user's turn. type: of text parts; drawImage: builds an image part. */
 const convertUser = (type, drawImage) => ({ text, images }) => ({ role: "user", content: images?.length ? [...images.map(drawImage), { type, text }] : text });
 
 const withSystem = (system, sent) => (system ? [{ role: "system", content: system }, ...sent] : sent);
@@ -47,7 +47,7 @@ const withSystem = (system, sent) => (system ? [{ role: "system", content: syste
 /** Convert the messages by role; a converter returns a list. */
 const convert = (messages, converters) => messages.flatMap((message) => converters[message.role](message));
 
-/** Add tokens. skipped: how many ids precede the first of the log-probabilities, which are of the text alone. */
+/** Add tokens. skipped: number of ids before the first log-probability; only text has these. */
 function addTokens(reply, ids, logprobs, part, skipped = 0) {
 	const scored = logprobs || [];
 	for (let at = 0; at < Math.max(ids?.length || 0, scored.length); at++) {
@@ -56,7 +56,7 @@ function addTokens(reply, ids, logprobs, part, skipped = 0) {
 	}
 }
 
-/** OpenAI's usage, whose names of the prompt and the answer differ between its APIs. */
+/** Read OpenAI's usage, whose field names differ between its APIs. */
 const readUsage = (usage, prompt, answer) => ({
 	prompt: usage[`${prompt}_tokens`], cached: usage[`${prompt}_tokens_details`]?.cached_tokens,
 	completion: usage[`${answer}_tokens`], reasoning: usage[`${answer}_tokens_details`]?.reasoning_tokens,
@@ -103,8 +103,8 @@ const chat = {
 				call.input += made?.arguments || "";
 			});
 			const scores = choice.logprobs?.content;
-			// Markers precede the text of a chunk. A whole answer ends with its stop token, and with reasoning or calls before
-			// the text nothing tells where it begins.
+			// Markers precede the text of a chunk. A whole answer ends with its stop token;
+			// after reasoning or calls, the place of the text is unknown.
 			const skipped = choice.delta ? choice.token_ids?.length - scores?.length : 0;
 			const isKnown = choice.delta || !(reasoning || calls);
 			addTokens(reply, choice.token_ids, isKnown ? scores : null, readPart(reasoning, calls, content), skipped || 0);
@@ -263,7 +263,7 @@ const ollama = {
 
 export const DIALECTS = { chat, responses, messages, ollama };
 
-/** The body of a request, as it is sent: JSON leaves out what is undefined. */
+/** Build the body of a request; JSON leaves out undefined fields. */
 export function buildBody(name, conversation, options) {
 	const { model, stream } = options;
 	return JSON.parse(JSON.stringify({ model, ...DIALECTS[name].build(conversation, options), stream }));

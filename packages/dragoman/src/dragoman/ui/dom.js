@@ -1,6 +1,6 @@
-// Builds elements out of text nodes. Nothing here parses markup: the Trusted Types policy forbids it.
+// Creates elements and text nodes. The Trusted Types policy forbids parsing markup.
 
-/** Create an element from "tag.class.class"; `on*` of the props is a listener. */
+/** Create an element from "tag.class.class". Properties `on*` are listeners. */
 export function h(selector, props, ...children) {
 	const [tag, ...classes] = selector.split(".");
 	const element = document.createElement(tag);
@@ -33,7 +33,7 @@ export function field(label, control) {
 	return h("div.field", h("label", { htmlFor: control.id }, label), control);
 }
 
-/** options: a name each, or [name, label]. */
+/** Create a select element. options: a name each, or [name, label]. */
 export function select(options, value, onchange) {
 	const control = h("select", { onchange: () => onchange?.(control.value) }, options.map((option) => {
 		const [name, label = name] = [].concat(option);
@@ -59,7 +59,7 @@ export function copyButton(read) {
 		const text = read();
 		if (navigator.clipboard) await navigator.clipboard.writeText(text);
 		else {
-			// The API is there only on loopback and over HTTPS.
+			// Browsers have this API only on loopback and over HTTPS.
 			addEventListener("copy", (event) => {
 				event.preventDefault();
 				event.clipboardData.setData("text/plain", text);
@@ -94,7 +94,7 @@ export const toSpans = (facts) => facts.filter(Boolean).map((fact) => h("span", 
 
 export const pretty = (value) => JSON.stringify(value, null, 2);
 
-/** {value, problem} of JSON that a user typed; an empty text has neither. */
+/** Parse JSON that a user typed: {value, problem}. An empty text has neither. */
 export function parseJson(text, check) {
 	try {
 		const value = text.trim() ? JSON.parse(text) : undefined;
@@ -104,7 +104,7 @@ export function parseJson(text, check) {
 	}
 }
 
-/** A text area for JSON with its state below. */
+/** Create a text area for JSON, with its validity below. */
 export function jsonEditor(label, text, onchange, check) {
 	const state = h("small", { role: "status" });
 	const area = h("textarea.code", { rows: 6, spellcheck: false, value: text, ariaLabel: label, oninput: () => validate() });
@@ -119,7 +119,7 @@ export function jsonEditor(label, text, onchange, check) {
 	return { area, parts: [area, state], set: (next) => ((area.value = next), validate()) };
 }
 
-/** A function that calls `update` in the next frame, once. */
+/** Call `update` at most once per animation frame. */
 export function throttle(update) {
 	let frame = 0;
 	return () => (frame ||= requestAnimationFrame(() => {
@@ -128,7 +128,7 @@ export function throttle(update) {
 	}));
 }
 
-/** Text with its fenced code blocks set apart; everything stays a text node. */
+/** Render text and its fenced code blocks, as text nodes. */
 export function prose(text) {
 	const parts = text.split(/^```([\w+-]*)\n([\s\S]*?)(?:^```[ \t]*$\n?|(?![\s\S]))/m);
 	const nodes = [];
@@ -140,8 +140,8 @@ export function prose(text) {
 	return nodes;
 }
 
-/** Arrow keys move the focus among `items()`; Tab reaches only the current one. */
-export function rove(container, items, onfocus = () => {}) {
+/** Roving tabindex: arrow keys move the focus among `items()`, Tab reaches the current one. */
+export function addRovingFocus(container, items, onfocus = () => {}) {
 	container.addEventListener("keydown", (event) => {
 		const list = items();
 		const at = list.indexOf(document.activeElement);

@@ -1,4 +1,4 @@
-// The Server view: models, load, latencies, the last requests.
+// The Server view: models, load, latencies, recent requests.
 
 import { get, post, send } from "./api.js";
 import { drawHistogram, drawLines, drawTable, parseMetrics, poll, readHistogram, sum, tile } from "./charts.js";

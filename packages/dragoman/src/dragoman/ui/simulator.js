@@ -1,4 +1,4 @@
-// The Simulator view: replicas, faults and the speed of time.
+// The Simulator view: replicas, fault injection, time scale.
 
 import { get, send } from "./api.js";
 import { drawLines, drawTable, poll, tile } from "./charts.js";

@@ -1,10 +1,10 @@
-// Programs that send a request of the page.
+// Generates programs that send a request of the page.
 
 import { DIALECTS } from "./dialects.js";
 import { pretty } from "./dom.js";
 
 export const SNIPPETS = ["curl", ["openai", "Python, openai"], ["anthropic", "Python, anthropic"], ["ollama", "Python, ollama"], ["javascript", "JavaScript"]];
-/** Fields that an SDK's method does not have, and takes in `extra_body`. */
+/** Fields that an SDK's method lacks, passed in `extra_body`. */
 const EXTRA = { chat: ["top_k", "return_token_ids"], responses: ["top_k", "seed", "stop"], messages: ["temperature", "top_p", "top_k", "seed"], ollama: [] };
 
 function python(value, indent = "    ") {
@@ -15,7 +15,7 @@ function python(value, indent = "    ") {
 	return { true: "True", false: "False", null: "None" }[text] ?? text;
 }
 
-/** hasKey: the program reads the key from the environment; it is never written down. */
+/** hasKey: the program reads the key from the environment, and never contains it. */
 export function snippet(language, base, dialect, body, hasKey) {
 	const { path, headers } = DIALECTS[dialect];
 	const all = Object.entries({ "content-type": "application/json", ...headers });

@@ -1,4 +1,4 @@
-// What the browser remembers: settings, and conversations as trees with all branches. Never a key.
+// State in local storage: settings and conversations. Never the key.
 
 import { get } from "./api.js";
 import { checkTools } from "./dialects.js";
@@ -36,7 +36,7 @@ export async function loadModels() {
 
 export const hasCapability = (name) => models.find(({ id }) => id === settings.model)?.dragoman?.capabilities?.includes(name) ?? false;
 
-/** The options of a request. Throws an Error for the user. */
+/** Read the options of a request. Throws an Error for the user. */
 export function readOptions() {
 	const parse = (label, text, check) => {
 		const { value, problem } = parseJson(text, check);
@@ -54,7 +54,7 @@ export function readOptions() {
 let lastId = 0;
 const newId = () => `${Date.now().toString(36)}${++lastId}`;
 
-/** A conversation. Nodes refer to their parent (null for the first turns); `chosen` is the visible child of a node. */
+/** A conversation. Nodes refer to their parent, or null; `chosen` is the visible child. */
 class Chat {
 	constructor({ id = newId(), nodes = [], chosen = {} } = {}) {
 		Object.assign(this, { id, nodes, chosen });
@@ -84,7 +84,7 @@ class Chat {
 		save();
 	}
 
-	/** The visible branch, from the first turn to the last. */
+	/** The nodes of the visible branch, from the first turn to the last. */
 	path() {
 		const path = [];
 		for (let children = this.childrenOf(null); children.length; children = this.childrenOf(path.at(-1).id)) {
@@ -94,7 +94,7 @@ class Chat {
 		return path;
 	}
 
-	/** The conversation that leads to a node, in the form that the dialects build requests from. */
+	/** The conversation up to a node, in the form of `dialects.js`. */
 	conversation(node) {
 		const messages = [];
 		for (let at = node; at; at = this.find(at.parent)) messages.unshift(at.role === "assistant" ? { ...at, ...at.reply } : at);
@@ -123,11 +123,11 @@ export function deleteChat() {
 	openChat(chats[0].id);
 }
 
-// Tokens and raw events are large, and of use only while the page is open.
+// Tokens and raw events are large, and needed only while the page is open.
 const TRANSIENT = ["tokens", "promptIds", "wire"];
 
 export function save() {
-	// The quota is about 5 MB: what does not fit is kept without its images, or not at all.
+	// The quota is about 5 MB: what does not fit is stored without images, or not at all.
 	for (const omitted of [TRANSIENT, [...TRANSIENT, "images"]]) {
 		try {
 			localStorage.setItem(CHATS, JSON.stringify({ current: current.id, chats }, (name, value) => (omitted.includes(name) ? undefined : value)));

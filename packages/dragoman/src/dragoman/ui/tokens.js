@@ -3,16 +3,16 @@
 import { post } from "./api.js";
 import { ask, describe, renderError } from "./chat.js";
 import { buildBody, DIALECTS, newReply } from "./dialects.js";
-import { button, h, rove, showWarnings } from "./dom.js";
+import { addRovingFocus, button, h, showWarnings } from "./dom.js";
 import * as state from "./state.js";
 
 const MAX_SHOWN = 6000;
-/** Lower bounds of the probability of each colour. */
+/** The lowest probability of each colour. */
 const LEVELS = [0.99, 0.9, 0.7, 0.4, 0.1, 0];
 const percent = (p) => `${(p * 100).toFixed(p < 0.1 ? 2 : 1)} %`;
 const visible = (text) => text.replaceAll("\n", "↵\n").replaceAll("\t", "⇥\t");
 
-/** The prompt of a request, rendered again. Ollama's API has no such route. */
+/** Fetch the rendered prompt of a request. Ollama's API has no such route. */
 function explain(node, conversation, options) {
 	const name = node.dialect === "ollama" ? "chat" : node.dialect;
 	const { path, headers } = DIALECTS[name];
@@ -69,7 +69,7 @@ export function createTokens(app) {
 				return chip;
 			});
 			const box = h("div.tokens", { role: "listbox", ariaLabel: label }, chips);
-			rove(box, () => chips);
+			addRovingFocus(box, () => chips);
 			return [box, list.length > MAX_SHOWN && h("p", `${list.length - MAX_SHOWN} more are not shown.`)];
 		};
 		const heading = (title, fact) => h("h2", `${title} `, h("small", fact));
@@ -90,7 +90,7 @@ export function createTokens(app) {
 			detail));
 	}
 
-	/** The same question through Chat Completions, which returns log-probabilities. */
+	/** Send the same question to Chat Completions, which returns log-probabilities. */
 	async function rescore(node, conversation) {
 		const copy = { ...node, dialect: "chat", reply: newReply(), wire: {} };
 		await ask("chat", conversation, { ...state.readOptions(), model: node.model, logprobs: true, stream: true }, copy);

@@ -1,4 +1,4 @@
-// The Wire view: raw events, one question in two dialects, and programs that ask it.
+// The Wire view: raw events, a request in two dialects, programs that send it.
 
 import { BASE, readKey } from "./api.js";
 import { ask, describe, renderError } from "./chat.js";
@@ -87,10 +87,10 @@ function createColumn(dialect) {
 	return { element, open, run, writeCode };
 }
 
-/** Without the fields that every event of a stream repeats. */
+/** Leave out the fields that every event of a stream repeats. */
 const shorten = (data) => data.replace(/^\{("id".*?(?="delta")|"type":"[^"]*",("(sequence_number|index)":\d+,)*)/, "… ").slice(0, 300);
 
-/** An event on one line; opened, its data as formatted JSON. */
+/** Draw an event on one line; opened, its data as formatted JSON. */
 function drawEvent({ at, name, data, json }, before) {
 	const full = h("pre");
 	return h("li", h("details", { ontoggle: () => (full.textContent = json ? pretty(json) : data) },

@@ -18,11 +18,11 @@ from dragoman.dialects.anthropic import (
 )
 from dragoman.dialects.interfaces import GenerationCall, ReaderOptions
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 OPTIONS = ReaderOptions(default_model="tiny")
-NOTHING: Json = {}
-HELLO: list[Json] = [{"role": "user", "content": "hello"}]
-WEATHER: Json = {
+NOTHING: JsonObject = {}
+HELLO: list[JsonObject] = [{"role": "user", "content": "hello"}]
+WEATHER: JsonObject = {
     "name": "weather",
     "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
 }
@@ -54,7 +54,7 @@ def parts(*blocks: object, role: str = "user") -> tuple[Part, ...]:
     return turn.parts
 
 
-def refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestError:
+def read_error(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestError:
     with pytest.raises(RequestError) as caught:
         messages(options, **fields)
     return caught.value
@@ -62,7 +62,7 @@ def refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestErr
 
 def read_error_message(**fields: object) -> str:
     """Return the error message that the client gets."""
-    error = msgspec.json.decode(render_anthropic_error(refusal(**fields)))
+    error = msgspec.json.decode(render_anthropic_error(read_error(**fields)))
     return error["error"]["message"]
 
 

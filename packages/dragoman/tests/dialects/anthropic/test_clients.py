@@ -31,7 +31,7 @@ from dragoman_check.rules.anthropic import check_stream
 
 from ...laws.anthropic_sdk import AnthropicSdk, client
 from ..bodies import HEADER, render
-from .bodies import HELLO, Json, conversation, messages, request
+from .bodies import HELLO, JsonObject, conversation, messages, request
 from .serving import Served
 
 STOP = ChoiceFinished(0, FinishReason.STOP)
@@ -193,7 +193,7 @@ def test_thinking_with_or_without_signature_is_replayed():
     empty one.
     """
     for more in ({"signature": "s"}, {"signature": ""}, {}):
-        thought: Json = {"type": "thinking", "thinking": "Hm.", **more}
+        thought: JsonObject = {"type": "thinking", "thinking": "Hm.", **more}
         request = conversation(
             messages=[
                 *HELLO,
@@ -217,7 +217,7 @@ def test_omitted_thinking_is_signed():
     ]
 
 
-CLAUDE_CODE: Json = {
+CLAUDE_CODE: JsonObject = {
     "model": "tiny",
     "messages": [
         {

@@ -21,13 +21,13 @@ from dragoman.core.message import (
     ToolResult,
     UploadedMedia,
 )
+from tests import pictures
 
-from ... import pictures
 from .. import bodies
-from .bodies import HELLO, Json, conversation, messages, parts, read_error_message, turns
+from .bodies import HELLO, JsonObject, conversation, messages, parts, read_error_message, turns
 
 PIXEL = base64.b64encode(pictures.PIXEL).decode()
-CALL: Json = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"a": 1}}
+CALL: JsonObject = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"a": 1}}
 LOOK = ToolCall("toolu_1", "look", '{"a":1}')
 CODE = {"type": "code_execution_result", "stdout": "1", "encrypted_stdout": "zzz"}
 PLAIN = {"type": "base64", "media_type": "text/plain"}
@@ -35,11 +35,11 @@ PDF = {"type": "base64", "media_type": "application/pdf", "data": PIXEL}
 SEARCHED = {"type": "search_result", "title": "T", "source": "s"}
 
 
-def text(value: str, **more: object) -> Json:
+def text(value: str, **more: object) -> JsonObject:
     return {"type": "text", "text": value, **more}
 
 
-def result(content: object, **more: object) -> Json:
+def result(content: object, **more: object) -> JsonObject:
     return {"type": "tool_result", "tool_use_id": "toolu_1", "content": content, **more}
 
 
@@ -176,7 +176,7 @@ def test_tool_result_error_flag_is_parsed():
     ],
 )
 def test_image_sources_are_parsed(
-    source: Json, expected: InlineMedia | RemoteMedia | UploadedMedia
+    source: JsonObject, expected: InlineMedia | RemoteMedia | UploadedMedia
 ):
     assert parts({"type": "image", "source": source}) == (Image(expected),)
 
@@ -193,7 +193,7 @@ def test_image_sources_are_parsed(
         ({"type": "content", "content": [text("x")]}, Text("x")),
     ],
 )
-def test_document_sources_are_parsed(source: Json, expected: Part):
+def test_document_sources_are_parsed(source: JsonObject, expected: Part):
     assert parts({"type": "document", "source": source, "citations": {"enabled": False}}) == (
         expected,
     )
@@ -359,7 +359,7 @@ def test_tool_arguments_are_preserved_verbatim():
         ("user", {**SEARCHED, "content": {"a": 1}}, "content: expected an array of text blocks"),
     ],
 )
-def test_unreadable_block_error_names_field(role: str, block: Json, message: str):
+def test_unreadable_block_error_names_field(role: str, block: JsonObject, message: str):
     assert read_error_message(messages=[{"role": role, "content": [block]}]).startswith(
         "messages.0.content.0." + message
     )

@@ -32,10 +32,9 @@ from dragoman.dialects.anthropic.wire import (
 from dragoman.dialects.interfaces import ReaderOptions
 from dragoman.dialects.tool_input import INVALID_JSON_KEY
 from dragoman_check.rules.anthropic import check_error
+from tests.pictures import PIXEL_URL
 
-from ...pictures import PIXEL_URL
-
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 Reader = Callable[[bytes, ReaderOptions], object]
 READERS: list[Reader] = [read_messages, read_count_tokens]
 OPTIONS = ReaderOptions(default_model="m")
@@ -89,7 +88,8 @@ URLS = (
     "AA==",
 )
 KEYS = sorted(
-    {"role", "clear_at", "effort", "format", "schema", "budget_tokens", "display", "edits", "keep", INVALID_JSON_KEY}
+    {"role", "clear_at", "effort", "format", "schema", "budget_tokens", "display", "edits", "keep",
+    INVALID_JSON_KEY}
     | set(WireContentBlock.__struct_fields__)
     | set(BlockSource.__struct_fields__)
     | set(ToolChange.__struct_fields__)
@@ -116,12 +116,12 @@ OF_MESSAGES: dict[str, Any] = {"clear_at": values, "output_config": values}
 
 
 @st.composite
-def blocks(draw: DrawFn) -> Json:
+def blocks(draw: DrawFn) -> JsonObject:
     return {**draw(fields), "type": draw(st.sampled_from(BLOCKS))}
 
 
 @st.composite
-def messages(draw: DrawFn) -> Json:
+def messages(draw: DrawFn) -> JsonObject:
     role = draw(st.sampled_from(("user", "assistant", "system")))
     content = draw(st.lists(blocks(), max_size=3) | values)
     return {
@@ -132,13 +132,13 @@ def messages(draw: DrawFn) -> Json:
 
 
 @st.composite
-def tools(draw: DrawFn) -> Json:
+def tools(draw: DrawFn) -> JsonObject:
     return {"name": "f", **draw(fields), "type": draw(st.sampled_from(TOOLS))}
 
 
 @st.composite
-def bodies(draw: DrawFn) -> Json:
-    body: Json = {"max_tokens": draw(st.just(5) | values)}
+def bodies(draw: DrawFn) -> JsonObject:
+    body: JsonObject = {"max_tokens": draw(st.just(5) | values)}
     body["messages"] = draw(st.lists(messages(), max_size=3) | values)
     body["tools"] = draw(st.lists(tools(), max_size=2) | values)
     return body | draw(st.dictionaries(st.sampled_from(NAMES), values, max_size=3))

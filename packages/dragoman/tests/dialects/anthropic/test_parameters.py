@@ -15,7 +15,7 @@ from dragoman.dialects.anthropic.wire import (
 )
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
-from .bodies import count, messages, refusal
+from .bodies import count, messages, read_error
 
 STRANGE = {"x": "no value that any field would take for harmless"}
 OTHERS = [row for row in MESSAGES.rows if row.status is not SupportStatus.HONOURED]
@@ -37,7 +37,7 @@ def test_parameter_status_matches_reader_effect(row: ParameterSupport):
         assert messages(**{row.name: harmless}).warnings == ()
     match row.status:
         case SupportStatus.REFUSED:
-            error = refusal(**{row.name: STRANGE})
+            error = read_error(**{row.name: STRANGE})
             assert isinstance(error, Unsupported)
             assert error.param == row.name
         case SupportStatus.WARNED:
@@ -59,10 +59,10 @@ def test_count_tokens_ignores_other_parameters(row: ParameterSupport):
 ANTHROPIC = """max_tokens messages model billing_policy cache_control compaction container context_management
 diagnostics fallback_credit_token fallbacks inference_geo mcp_servers metadata output_config service_tier speed
 stop_sequences system thinking thread tool_choice tools betas user_profile_id workspace_id stream temperature top_p
-top_k output_format"""
+top_k output_format"""  # noqa: E501
 VLLM = """model messages max_tokens metadata output_config thinking stop_sequences stream system temperature
 tool_choice tools top_k top_p mm_payload return_mm_kwargs cache_salt watermarking kv_transfer_params
-ec_transfer_params vllm_xargs chat_template_kwargs"""
+ec_transfer_params vllm_xargs chat_template_kwargs"""  # noqa: E501
 
 
 def test_parameter_table_covers_anthropic_and_vllm_fields():

@@ -42,8 +42,8 @@ from .bodies import (
     conversation,
     count,
     messages,
+    read_error,
     read_error_message,
-    refusal,
     request,
     turns,
 )
@@ -63,22 +63,22 @@ def test_minimal_body_sets_defaults():
 
 def test_sampling_fields_are_parsed():
     assert request(temperature=0.5, top_p=0.9, top_k=-1).sampling == SamplingOptions(0.5, 0.9, 0)
-    assert refusal(temperature=3).param == "temperature"
+    assert read_error(temperature=3).param == "temperature"
 
 
 def test_limit_and_stop_fields_are_parsed():
     limits = request(max_tokens=5, stop_sequences=["a", "b"], min_tokens=2, ignore_eos=True).limits
     assert limits == GenerationLimits(5, 2, ("a", "b"), ignore_eos=True)
-    assert refusal(stop_sequences=["a"] * 17).param == "stop_sequences"
-    assert refusal(stop_sequences=[""]).param == "stop_sequences"
-    assert refusal(max_tokens=1, min_tokens=2).param == "min_tokens"
+    assert read_error(stop_sequences=["a"] * 17).param == "stop_sequences"
+    assert read_error(stop_sequences=[""]).param == "stop_sequences"
+    assert read_error(max_tokens=1, min_tokens=2).param == "min_tokens"
 
 
 def test_missing_max_tokens_is_rejected():
     with pytest.raises(RequestError) as caught:
         read_messages(msgspec.json.encode({"messages": HELLO}), OPTIONS)
     assert caught.value.param == "max_tokens"
-    assert refusal(max_tokens=None).param == "max_tokens"
+    assert read_error(max_tokens=None).param == "max_tokens"
 
 
 def test_max_tokens_zero_or_minus_one_is_accepted():
@@ -172,19 +172,21 @@ def test_output_format_is_parsed():
         request(output_format=FORMAT).constraint
         == request(output_config={"format": FORMAT}).constraint
     )
-    assert refusal(output_config={"format": {"type": "json"}}).param == "output_config.format.type"
     assert (
-        refusal(output_config={"format": {"type": "json_schema"}}).param
+        read_error(output_config={"format": {"type": "json"}}).param == "output_config.format.type"
+    )
+    assert (
+        read_error(output_config={"format": {"type": "json_schema"}}).param
         == "output_config.format.schema"
     )
-    assert refusal(output_config={"format": FORMAT}, structured_outputs={"regex": "a"}).param
+    assert read_error(output_config={"format": FORMAT}, structured_outputs={"regex": "a"}).param
 
 
 def test_output_format_with_prefill_is_rejected():
     """The grammar does not see prefilled text, so that the whole answer would not
     follow it.
     """
-    assert refusal(messages=PREFILL, output_config={"format": FORMAT}).param == "messages"
+    assert read_error(messages=PREFILL, output_config={"format": FORMAT}).param == "messages"
 
 
 @pytest.mark.parametrize(
@@ -229,14 +231,14 @@ def test_template_kwargs_override_thinking_option():
 
 
 def test_invalid_thinking_option_is_rejected():
-    assert refusal(thinking={"type": "enabled"}).param == "thinking.budget_tokens"
-    assert refusal(thinking={"type": "sometimes"}).param == "thinking.type"
-    assert refusal(thinking={"type": "adaptive", "display": "loud"}).param == "thinking.display"
+    assert read_error(thinking={"type": "enabled"}).param == "thinking.budget_tokens"
+    assert read_error(thinking={"type": "sometimes"}).param == "thinking.type"
+    assert read_error(thinking={"type": "adaptive", "display": "loud"}).param == "thinking.display"
 
 
 def test_effort_is_parsed():
     assert conversation(output_config={"effort": "xhigh"}).reasoning.effort == "xhigh"
-    assert refusal(output_config={"effort": "some"}).param == "output_config.effort"
+    assert read_error(output_config={"effort": "some"}).param == "output_config.effort"
 
 
 def test_system_message_overrides_effort():
@@ -283,7 +285,7 @@ def test_request_id_sets_message_id():
 
 
 def test_thread_is_rejected():
-    assert isinstance(refusal(thread={"type": "create"}), ThreadUnsupported)
+    assert isinstance(read_error(thread={"type": "create"}), ThreadUnsupported)
     assert messages(thread=None).warnings == ()
 
 
@@ -354,11 +356,13 @@ def test_unknown_context_edit_is_skipped_with_warning():
 )
 def test_invalid_context_edit_is_rejected_by_name(edit: dict[str, object], param: str | None):
     at = "context_management.edits[0]"
-    assert refusal(context_management={"edits": [edit]}).param == (f"{at}.{param}" if param else at)
+    assert read_error(context_management={"edits": [edit]}).param == (
+        f"{at}.{param}" if param else at
+    )
 
 
 def test_missing_model_without_default_is_rejected():
-    assert refusal(ReaderOptions()).param == "model"
+    assert read_error(ReaderOptions()).param == "model"
 
 
 def test_unknown_fields_are_reported():

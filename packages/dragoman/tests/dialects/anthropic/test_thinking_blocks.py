@@ -76,9 +76,9 @@ def test_foreign_thinking_is_skipped_or_rejected_in_strict_mode(block: dict[str,
     field = "data" if block["type"] == "redacted_thinking" else "signature"
     with pytest.raises(
         RequestError, match=f"Invalid `{field}` in `{block['type']}` block"
-    ) as refused:
+    ) as rejected:
         call(block, VerificationMode.STRICT)
-    assert refused.value.param == f"messages[1].content[0].{field}"
+    assert rejected.value.param == f"messages[1].content[0].{field}"
 
 
 def test_signature_check_off_trusts_any_thinking():

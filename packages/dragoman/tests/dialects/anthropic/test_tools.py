@@ -13,14 +13,14 @@ from .bodies import (
     HELLO,
     NOTHING,
     WEATHER,
-    Json,
+    JsonObject,
     conversation,
     messages,
+    read_error,
     read_error_message,
-    refusal,
 )
 
-SEARCH: Json = {"type": "web_search_20260318", "name": "web_search", "max_uses": 5}
+SEARCH: JsonObject = {"type": "web_search_20260318", "name": "web_search", "max_uses": 5}
 EDITOR = {"command", "path", "view_range", "file_text", "old_str", "new_str", "insert_line"}
 COMPUTER = {"action", "coordinate", "text"}
 LATER_COMPUTER = {
@@ -34,7 +34,7 @@ LATER_COMPUTER = {
 MEMORY = {*EDITOR, "insert_text", "old_path", "new_path"}
 
 
-def choose(name: str) -> Json:
+def choose(name: str) -> JsonObject:
     return {"type": "tool", "name": name}
 
 
@@ -45,7 +45,7 @@ def tool(**fields: object) -> FunctionTool:
 
 
 @pytest.mark.parametrize("kind", [{}, {"type": None}, {"type": "custom"}])
-def test_custom_tool_is_parsed(kind: Json):
+def test_custom_tool_is_parsed(kind: JsonObject):
     read = tool(**kind, name="f", description="d", input_schema={"type": "object"}, strict=True)
     assert read == FunctionTool("f", "d", '{"type":"object"}', True)
 
@@ -88,7 +88,8 @@ def test_anthropic_defined_tools_get_description_and_schema(kind: str, name: str
 
 
 def test_text_editor_undo_exists_only_in_old_versions():
-    commands = [json.loads(tool(type=f"text_editor_{day}").parameters or "")["properties"]["command"]["enum"]
+    commands = [json.loads(tool(type=f"text_editor_{day}").parameters
+    or "")["properties"]["command"]["enum"]
                 for day in ("20241022", "20250124", "20250429", "20250728")]  # fmt: skip
     assert ["undo_edit" in each for each in commands] == [True, True, False, False]
 
@@ -111,7 +112,7 @@ def test_computer_tool_description_has_screen_size():
         {**WEATHER, "allowed_callers": ["code_execution_20260120"]},
     ],
 )
-def test_hosted_tool_is_skipped_with_warning(hosted: Json):
+def test_hosted_tool_is_skipped_with_warning(hosted: JsonObject):
     assert conversation(tools=[hosted]).tools == ()
     (warning,) = messages(tools=[hosted]).warnings
     assert warning.startswith("tools[0]: ")
@@ -170,11 +171,11 @@ def test_disable_parallel_tool_use_is_parsed():
         ({"tools": [WEATHER], "tool_choice": {"type": "some"}}, "tool_choice.type: 'some'."),
     ],
 )
-def test_invalid_tool_error_names_field(fields: Json, message: str):
+def test_invalid_tool_error_names_field(fields: JsonObject, message: str):
     assert read_error_message(**fields).startswith(message)
 
 
-def change(kind: str, **what: object) -> list[Json]:
+def change(kind: str, **what: object) -> list[JsonObject]:
     return [*HELLO, {"role": "system", "content": [{"type": kind, "tool": what}]}]
 
 
@@ -222,7 +223,7 @@ def test_tool_change_of_undeclared_tool_warns(kind: str):
 
 def test_tool_addition_of_mcp_toolset_is_rejected():
     assert (
-        refusal(messages=change("tool_addition", type="mcp_toolset_reference")).param
+        read_error(messages=change("tool_addition", type="mcp_toolset_reference")).param
         == "messages[1].content[0].tool.type"
     )
 

@@ -24,8 +24,8 @@ from dragoman.dialects.anthropic import render_anthropic_error
 from dragoman_check.rules.anthropic import check_stream
 
 from ...laws.anthropic_sdk import AnthropicSdk
-from ..bodies import render, whole
-from .bodies import HELLO, WEATHER, Json, conversation, count, messages, refusal, turns
+from ..bodies import render, render_full
+from .bodies import HELLO, WEATHER, JsonObject, conversation, count, messages, read_error, turns
 
 STOP = ChoiceFinished(0, FinishReason.STOP)
 LENGTH = ChoiceFinished(0, FinishReason.LENGTH)
@@ -42,15 +42,15 @@ CALLS: tuple[Event, ...] = (
 )
 
 
-def events(*given: Event) -> list[Json]:
-    return check_stream(render(messages(), *given).encode())
+def events(*sequence: Event) -> list[JsonObject]:
+    return check_stream(render(messages(), *sequence).encode())
 
 
-def reasons(*given: Event) -> tuple[str, str]:
+def reasons(*sequence: Event) -> tuple[str, str]:
     """Return the stop reason of the stream and of the object."""
-    return events(*given)[-2]["delta"]["stop_reason"], json.loads(whole(messages(), *given))[
-        "stop_reason"
-    ]
+    return events(*sequence)[-2]["delta"]["stop_reason"], json.loads(
+        render_full(messages(), *sequence)
+    )["stop_reason"]
 
 
 def test_hosted_tools_do_not_reject_request():
@@ -83,7 +83,7 @@ def test_tool_call_cut_at_max_tokens_keeps_partial_input():
         DONE,
     )
     assert reasons(*cut) == ("max_tokens", "max_tokens")
-    assert json.loads(whole(messages(), *cut))["content"][0]["input"] == {"a": 1}
+    assert json.loads(render_full(messages(), *cut))["content"][0]["input"] == {"a": 1}
 
 
 def test_tool_call_cut_by_stop_string_keeps_partial_input():
@@ -96,7 +96,7 @@ def test_tool_call_cut_by_stop_string_keeps_partial_input():
         DONE,
     )
     assert reasons(*cut) == ("stop_sequence", "stop_sequence")
-    assert json.loads(whole(messages(), *cut))["content"][0]["input"] == {"a": 1}
+    assert json.loads(render_full(messages(), *cut))["content"][0]["input"] == {"a": 1}
 
 
 def test_deeply_nested_arguments_are_readable_by_sdk():
@@ -148,6 +148,6 @@ def test_count_tokens_includes_system_prompt_and_tools():
 
 def test_error_body_has_only_anthropic_keys():
     """vLLM's global handlers use its own envelope under /v1/messages."""
-    body = json.loads(render_anthropic_error(refusal(messages=5), "req_1"))
+    body = json.loads(render_anthropic_error(read_error(messages=5), "req_1"))
     assert set(body) == {"type", "error", "request_id"}
     assert set(body["error"]) == {"type", "message"}

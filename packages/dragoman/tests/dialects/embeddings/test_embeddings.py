@@ -28,14 +28,14 @@ from ..bodies import OPTIONS
 HEADER = Header("embd-1", 7, "m")
 # OpenAI's OpenAPI document 2.3.0, and vLLM 0.33.
 PUBLISHED = """input model encoding_format dimensions user truncate_prompt_tokens truncation_side padding request_id
-priority mm_processor_kwargs cache_salt add_special_tokens embed_dtype endianness use_activation"""
+priority mm_processor_kwargs cache_salt add_special_tokens embed_dtype endianness use_activation"""  # noqa: E501
 
 
 def embeddings(**fields: object) -> EmbedCall:
     return read_embeddings(msgspec.json.encode({"input": "x", **fields}), OPTIONS)
 
 
-def refusal(**fields: object) -> RequestError:
+def read_error(**fields: object) -> RequestError:
     with pytest.raises(RequestError) as caught:
         embeddings(**fields)
     return caught.value
@@ -81,7 +81,7 @@ def test_embeddings_text_and_token_list_are_one_input(input: object, inputs: tup
     ],
 )
 def test_embeddings_invalid_field_is_rejected_by_name(fields: dict[str, object], param: str):
-    assert refusal(**fields).param == param
+    assert read_error(**fields).param == param
 
 
 def test_embeddings_missing_input_is_rejected():
@@ -122,7 +122,7 @@ def test_embeddings_parameter_status_matches_reader_effect(row: ParameterSupport
     for harmless in (None, *row.harmless):
         assert embeddings(**{row.name: harmless}).warnings == ()
     if row.status is SupportStatus.REFUSED:
-        error = refusal(**{row.name: {"x": 1}})
+        error = read_error(**{row.name: {"x": 1}})
         assert isinstance(error, Unsupported)
         assert error.param == row.name
     else:

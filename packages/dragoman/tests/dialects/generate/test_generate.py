@@ -160,7 +160,7 @@ EVENTS: tuple[Event, ...] = (
 )
 
 
-def whole(view: GenerateRenderOptions) -> Any:
+def render_full(view: GenerateRenderOptions) -> Any:
     fold = ReplyBuilder()
     for event in EVENTS:
         fold.feed(event)
@@ -169,7 +169,7 @@ def whole(view: GenerateRenderOptions) -> Any:
 
 def test_generate_logprobs_have_vllm_and_client_token_names():
     """TRL 1.16 and renderers 0.1.12 read `token`; vLLM's own type has `token_id`."""
-    answer = whole(GenerateRenderOptions(logprobs=2, prompt_logprobs=0))
+    answer = render_full(GenerateRenderOptions(logprobs=2, prompt_logprobs=0))
     (choice,) = answer["choices"]
     assert choice["token_ids"] == [7, 2]
     first = choice["logprobs"]["content"][0]
@@ -193,7 +193,7 @@ def test_generate_logprobs_have_vllm_and_client_token_names():
 
 
 def test_generate_unrequested_fields_are_null():
-    answer = whole(GenerateRenderOptions())
+    answer = render_full(GenerateRenderOptions())
     assert answer["choices"][0]["logprobs"] is None
     assert answer["prompt_logprobs"] is None
 
@@ -206,7 +206,7 @@ def test_generate_stream_equals_full_response():
     assert done == "[DONE]"
     chunks = [json.loads(line) for line in lines]
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
-    expected = whole(view)
+    expected = render_full(view)
     assert [id for choice in choices for id in choice["token_ids"]] == expected["choices"][0][
         "token_ids"
     ]

@@ -66,8 +66,8 @@ from dragoman.dialects.ollama.wire import (
     OllamaWireMessage,
 )
 from dragoman.dialects.parameter_table import ParameterSupport, ParameterTable, SupportStatus
+from tests.pictures import PIXEL
 
-from ...pictures import PIXEL
 from ..bodies import HELLO, OPTIONS
 
 CLOCK = AnswerClock(lambda: 0.0, lambda: OllamaTimings(0, 0, 0, 0))
@@ -97,7 +97,7 @@ def conversation(*messages: object, **fields: object) -> Conversation:
     return prompt
 
 
-def refusal(read: Any = chat, /, **fields: object) -> RequestError:
+def read_error(read: Any = chat, /, **fields: object) -> RequestError:
     with pytest.raises(RequestError) as caught:
         read(**fields)
     return caught.value
@@ -185,7 +185,7 @@ def test_unlimited_num_predict_sets_no_limit(unlimited: int | None):
     ],
 )
 def test_invalid_option_error_names_param(options: object, param: str):
-    assert refusal(options=options).param == param
+    assert read_error(options=options).param == param
 
 
 def test_format_becomes_constraint():
@@ -193,13 +193,13 @@ def test_format_becomes_constraint():
     constraint = request(format={"type": "object"}).constraint
     assert constraint == JsonSchema('{"type":"object"}', strict=False)
     for wrong in ("yaml", 5, ["json"], True):
-        assert refusal(format=wrong).param == "format"
+        assert read_error(format=wrong).param == "format"
 
 
 def test_think_accepts_switch_or_level():
     assert conversation(think=True).reasoning == ReasoningOptions(True)
     assert conversation(think="low").reasoning == ReasoningOptions(True, "low")
-    assert refusal(think="much").param == "think"
+    assert read_error(think="much").param == "think"
     assert generate(raw=True, think=True).call.warnings == (
         "think is ignored: a raw prompt determines whether the model thinks",
     )
@@ -263,7 +263,7 @@ def test_images_precede_text():
     prompt = generate(images=[data]).call.requests[0].prompt
     assert isinstance(prompt, Conversation)
     assert isinstance(prompt.messages[0].parts[0], Image)
-    assert refusal(messages=[{"role": "user", "images": ["?"]}]).param == "messages[0].images[0]"
+    assert read_error(messages=[{"role": "user", "images": ["?"]}]).param == "messages[0].images[0]"
 
 
 def test_trailing_assistant_message_is_continued():
@@ -281,19 +281,21 @@ def test_trailing_assistant_message_is_continued():
     [
         ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
         ({"messages": [{"content": "a"}]}, "messages[0].role"),
-        ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]},
+        ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f",
+        "arguments": "{}"}}]}]},
          "messages[0].tool_calls[0].function.arguments"),
         ({"tools": [{"type": "web_search", "function": {"name": "f"}}]}, "tools[0]"),
         ({"tools": [{"function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tools": [{"function": {"name": "f"}}] * 2}, "tools"),
-        ({"tools": [{"function": {"name": "f", "parameters": "none"}}]}, "tools[0].function.parameters"),
+        ({"tools": [{"function": {"name": "f", "parameters": "none"}}]},
+        "tools[0].function.parameters"),
         ({"top_logprobs": 1}, "top_logprobs"),
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
         ({"keep_alive": "soon"}, "keep_alive"),
     ],
 )  # fmt: skip
 def test_invalid_field_error_names_param(fields: dict[str, Any], param: str):
-    assert refusal(**fields).param == param
+    assert read_error(**fields).param == param
 
 
 @pytest.mark.parametrize(
@@ -309,7 +311,7 @@ def test_invalid_field_error_names_param(fields: dict[str, Any], param: str):
     ],
 )
 def test_conflicting_fields_are_rejected(fields: dict[str, Any], param: str):
-    assert refusal(generate, **fields).param == param
+    assert read_error(generate, **fields).param == param
 
 
 def test_empty_request_has_no_prompt():
@@ -459,7 +461,7 @@ def test_parameter_status_matches_reader_effect(name: str, row: ParameterSupport
         assert read({row.name: harmless}).warnings == ()
     match row.status:
         case SupportStatus.REFUSED:
-            error = refusal(partial(read, {row.name: STRANGE}))
+            error = read_error(partial(read, {row.name: STRANGE}))
             assert (type(error), error.param) == (Unsupported, path + row.name)
         case SupportStatus.WARNED:
             (warning,) = read({row.name: STRANGE}).warnings

@@ -20,12 +20,12 @@ from dragoman_check.rules.responses import check_stream
 
 from ..sealing_key import ReadableSealingKey
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 OPTIONS = ReaderOptions(default_model="tiny")
 SEALED = ReaderOptions(default_model="tiny", sealing_key=ReadableSealingKey())
 HEADER = Header("resp_1", 1700000000, "tiny")
-WEATHER: Json = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
-AGENTS: Json = {
+WEATHER: JsonObject = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+AGENTS: JsonObject = {
     "type": "namespace",
     "name": "multi_agent_v1",
     "description": "Other agents.",
@@ -73,7 +73,9 @@ def with_rows(parsed: ResponsesCall, *rows: bytes) -> ResponsesCall:
     return parsed.with_history(read_stored_items(rows), ())
 
 
-def input_rows(*items: object, options: ReaderOptions = OPTIONS, **fields: object) -> list[Json]:
+def input_rows(
+    *items: object, options: ReaderOptions = OPTIONS, **fields: object
+) -> list[JsonObject]:
     """Return the items as `/input_items` returns them."""
     return [
         json.loads(row)
@@ -81,19 +83,19 @@ def input_rows(*items: object, options: ReaderOptions = OPTIONS, **fields: objec
     ]
 
 
-def refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestError:
+def read_error(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestError:
     with pytest.raises(RequestError) as caught:
         responses(options, **fields)
     return caught.value
 
 
-def events(call: GenerationCall, *sequence: Event) -> list[Json]:
+def events(call: GenerationCall, *sequence: Event) -> list[JsonObject]:
     """Return the events of a complete stream, after checking its grammar."""
     writer = call.writer(HEADER)
     return check_stream(b"".join(writer.feed(event) for event in sequence) + writer.end)
 
 
-def whole(call: GenerationCall, *sequence: Event) -> Json:
+def render_full(call: GenerationCall, *sequence: Event) -> JsonObject:
     folded = ReplyBuilder()
     for event in sequence:
         folded.feed(event)

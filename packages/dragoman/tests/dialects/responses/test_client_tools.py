@@ -34,9 +34,9 @@ from dragoman.core.message import (
 )
 from dragoman.core.request import Conversation, JsonSchema
 from dragoman.dialects.responses import ResponsesCall
+from tests.pictures import PIXEL_URL
 
 from ...laws.responses_sdk import ResponsesSdk
-from ...pictures import PIXEL_URL
 from .bodies import (
     HEADER,
     WEATHER,
@@ -44,31 +44,31 @@ from .bodies import (
     conversation,
     events,
     input_rows,
-    refusal,
+    read_error,
+    render_full,
     request,
     responses,
     turns,
-    whole,
     with_rows,
 )
 
-Json = dict[str, Any]
-SEARCH: Json = {
+JsonObject = dict[str, Any]
+SEARCH: JsonObject = {
     "type": "tool_search",
     "execution": "client",
     "description": "d",
     "parameters": {"type": "object"},
 }
-PREVIEW: Json = {
+PREVIEW: JsonObject = {
     "type": "computer_use_preview",
     "display_width": 800,
     "display_height": 600,
     "environment": "browser",
 }
-PATCH: Json = {"type": "update_file", "path": "a.py", "diff": "@@\n-a\n+b\n"}
-CLICK: Json = {"type": "click", "button": "left", "x": 1, "y": 2}
+PATCH: JsonObject = {"type": "update_file", "path": "a.py", "diff": "@@\n-a\n+b\n"}
+CLICK: JsonObject = {"type": "click", "button": "left", "x": 1, "y": 2}
 
-CASES: list[tuple[Json, str, Json, str, Json]] = [
+CASES: list[tuple[JsonObject, str, JsonObject, str, JsonObject]] = [
     (
         {"type": "shell"},
         "shell",
@@ -147,12 +147,12 @@ def answer(
 
 @pytest.mark.parametrize(("tool", "name", "arguments", "kind", "fields"), CASES, ids=IDS)
 def test_client_tool_call_item_is_equal_streamed_and_full(
-    tool: Json, name: str, arguments: Json, kind: str, fields: Json
+    tool: JsonObject, name: str, arguments: JsonObject, kind: str, fields: JsonObject
 ):
     request = call(tools=[tool])
     reply = answer(name, json.dumps(arguments))
     assert request.warnings == request.unknown == ()
-    item = whole(request, *reply)["output"][0]
+    item = render_full(request, *reply)["output"][0]
     assert item == {
         "id": item["id"],
         "type": kind,
@@ -161,16 +161,16 @@ def test_client_tool_call_item_is_equal_streamed_and_full(
         **fields,
     }
     stream = events(request, *reply)
-    assert stream[-1]["response"] == whole(request, *reply)
+    assert stream[-1]["response"] == render_full(request, *reply)
     any_event: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
     for event in stream:
         any_event.validate_json(json.dumps(event), strict=True)
-    Response.model_validate_json(json.dumps(whole(request, *reply)), strict=True)
+    Response.model_validate_json(json.dumps(render_full(request, *reply)), strict=True)
 
 
 @pytest.mark.parametrize(("tool", "name", "arguments", "kind", "fields"), CASES, ids=IDS)
 def test_sdk_folds_client_tool_stream_into_full_item(
-    tool: Json, name: str, arguments: Json, kind: str, fields: Json
+    tool: JsonObject, name: str, arguments: JsonObject, kind: str, fields: JsonObject
 ):
     writer = call(tools=[tool]).writer(HEADER)
     stream = (
@@ -185,10 +185,10 @@ def test_sdk_folds_client_tool_stream_into_full_item(
 
 @pytest.mark.parametrize(("tool", "name", "arguments", "kind", "fields"), CASES, ids=IDS)
 def test_replayed_tool_call_equals_model_call(
-    tool: Json, name: str, arguments: Json, kind: str, fields: Json
+    tool: JsonObject, name: str, arguments: JsonObject, kind: str, fields: JsonObject
 ):
     parsed = call(tools=[tool])
-    item = whole(parsed, *answer(name, json.dumps(arguments)))["output"][0]
+    item = render_full(parsed, *answer(name, json.dumps(arguments)))["output"][0]
     (message,) = turns(item, tools=[tool])
     (part,) = message.parts
     assert isinstance(part, ToolCall)
@@ -202,7 +202,7 @@ def test_replayed_tool_call_equals_model_call(
 
 @pytest.mark.parametrize(("tool", "name", "arguments", "kind", "fields"), CASES, ids=IDS)
 def test_client_tool_function_schema_matches_item(
-    tool: Json, name: str, arguments: Json, kind: str, fields: Json
+    tool: JsonObject, name: str, arguments: JsonObject, kind: str, fields: JsonObject
 ):
     (function,) = conversation(tools=[tool]).tools
     assert isinstance(function, FunctionTool)
@@ -239,18 +239,21 @@ def test_shell_call_streams_commands():
 def test_malformed_shell_arguments_become_function_call(arguments: str):
     request = call(tools=[{"type": "shell"}])
     reply = answer("shell", arguments, FinishReason.LENGTH)
-    item = whole(request, *reply)["output"][0]
+    item = render_full(request, *reply)["output"][0]
     assert (item["type"], item["name"], item["arguments"]) == ("function_call", "shell", arguments)
     assert item["status"] == "incomplete"
-    assert events(request, *reply)[-1]["response"] == whole(request, *reply)
+    assert events(request, *reply)[-1]["response"] == render_full(request, *reply)
 
 
 def test_function_with_same_name_renames_client_tool():
     tools = [{"type": "shell"}, {"type": "function", "name": "shell"}]
     assert [tool.name for tool in conversation(tools=tools).tools] == ["shell", "shell_2"]
-    assert whole(call(tools=tools), *answer("shell", "{}"))["output"][0]["type"] == "function_call"
     assert (
-        whole(call(tools=tools), *answer("shell_2", '{"commands": []}'))["output"][0]["type"]
+        render_full(call(tools=tools), *answer("shell", "{}"))["output"][0]["type"]
+        == "function_call"
+    )
+    assert (
+        render_full(call(tools=tools), *answer("shell_2", '{"commands": []}'))["output"][0]["type"]
         == "shell_call"
     )
 
@@ -267,7 +270,7 @@ def test_client_tools_are_echoed_unchanged():
         SEARCH,
         {"type": "local_shell"},
     ]
-    assert whole(call(tools=tools), *answer("x", "{}"))["tools"] == tools
+    assert render_full(call(tools=tools), *answer("x", "{}"))["tools"] == tools
     shell = conversation(tools=tools).tools[0]
     assert shell.description is not None
     assert "Skill pdf in /skills/pdf: Reads PDFs." in shell.description
@@ -294,12 +297,13 @@ def test_server_side_tools_are_skipped_with_warning():
         (PREVIEW, {"type": "computer_use_preview"}, "computer"),
     ],
 )
-def test_tool_choice_selects_client_tool(tool: Json, choice: Json, name: str):
+def test_tool_choice_selects_client_tool(tool: JsonObject, choice: JsonObject, name: str):
     assert conversation(tools=[tool], tool_choice=choice).tool_choice == ToolChoice(
         "required", (name,), is_named=True
     )
     assert (
-        whole(call(tools=[tool], tool_choice=choice), *answer(name, "{}"))["tool_choice"] == choice
+        render_full(call(tools=[tool], tool_choice=choice), *answer(name, "{}"))["tool_choice"]
+        == choice
     )
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [choice]}
     assert conversation(tools=[tool], tool_choice=allowed).tool_choice == ToolChoice(
@@ -313,14 +317,14 @@ def get_prompt(parsed: ResponsesCall) -> Conversation:
     return generate_request.prompt
 
 
-SHELL_CALL: Json = {
+SHELL_CALL: JsonObject = {
     "type": "shell_call",
     "call_id": "c",
     "action": {"commands": ["ls"], "timeout_ms": None},
 }
 
 
-def get_result(*items: Json) -> ToolResult:
+def get_result(*items: JsonObject) -> ToolResult:
     *_, message = turns(*items)
     assert message.role is Role.TOOL
     (part,) = message.parts
@@ -367,7 +371,7 @@ def test_apply_patch_output_is_parsed():
 
 
 def test_computer_screenshot_becomes_image():
-    computer_call: Json = {
+    computer_call: JsonObject = {
         "type": "computer_call",
         "call_id": "c",
         "id": "i",
@@ -384,13 +388,13 @@ def test_computer_screenshot_becomes_image():
 
 def test_tool_search_output_adds_callable_tools():
     found = [WEATHER, {"type": "namespace", "name": "crm", "description": "d", "tools": [WEATHER]}]
-    searched: Json = {
+    searched: JsonObject = {
         "type": "tool_search_call",
         "call_id": "c",
         "execution": "client",
         "arguments": {"query": "rain"},
     }
-    output: Json = {
+    output: JsonObject = {
         "type": "tool_search_output",
         "call_id": "c",
         "execution": "client",
@@ -404,19 +408,19 @@ def test_tool_search_output_adds_callable_tools():
         tools=[SEARCH],
         tool_choice={"type": "function", "name": "weather"},
     )
-    item = whole(parsed, *answer("crm__weather", "{}"))["output"][0]
+    item = render_full(parsed, *answer("crm__weather", "{}"))["output"][0]
     assert (item["name"], item["namespace"]) == ("weather", "crm")
-    assert whole(parsed, *answer("weather", "{}"))["tools"] == [SEARCH]
+    assert render_full(parsed, *answer("weather", "{}"))["tools"] == [SEARCH]
 
 
 def test_stored_tool_search_output_adds_callable_tools():
-    output: Json = {
+    output: JsonObject = {
         "type": "tool_search_output",
         "call_id": "c",
         "execution": "client",
         "tools": [WEATHER],
     }
-    searched: Json = {
+    searched: JsonObject = {
         "type": "tool_search_call",
         "call_id": "c",
         "execution": "client",
@@ -454,7 +458,7 @@ def test_last_configuration_update_applies():
     (generate_request,) = parsed.call.requests
     assert get_prompt(parsed).reasoning.effort == "high"
     assert isinstance(generate_request.constraint, JsonSchema)
-    response = whole(parsed.call, *answer("x", "{}"))
+    response = render_full(parsed.call, *answer("x", "{}"))
     assert response["reasoning"] == {"effort": "high", "summary": "auto"}
     assert response["text"]["format"]["name"] == "n"
     plain = {"type": "configuration_update", "text": {"format": {"type": "text"}}}
@@ -464,7 +468,7 @@ def test_last_configuration_update_applies():
     assert input_rows(high)[0].items() >= high.items()
 
 
-REFUSED: list[tuple[Json, str]] = [
+REFUSED: list[tuple[JsonObject, str]] = [
     ({"input": [{"type": "configuration_update"}]}, "input[0].reasoning"),
     (
         {"input": [{"type": "configuration_update", "reasoning": {"effort": "x"}}]},
@@ -492,8 +496,8 @@ REFUSED: list[tuple[Json, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED)
-def test_invalid_client_tool_error_names_field(fields: Json, param: str):
-    assert refusal(**fields).param == param
+def test_invalid_client_tool_error_names_field(fields: JsonObject, param: str):
+    assert read_error(**fields).param == param
 
 
 def test_unknown_fields_of_items_and_tools_are_reported():

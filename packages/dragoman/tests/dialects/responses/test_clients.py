@@ -35,17 +35,20 @@ from dragoman.dialects.responses import read_responses
 
 from .bodies import AGENTS, HEADER, OPTIONS, WEATHER, call, conversation, request, turns
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 STOP = ChoiceFinished(0, FinishReason.STOP)
 DONE = Finished(Usage(5, 3))
-CODEX: Json = {
+CODEX: JsonObject = {
     "model": "tiny",
     "instructions": None,
     "input": [
-        {"type": "message", "id": "msg_a", "role": "developer", "content": [{"type": "input_text", "text": "base"}]},
-        {"type": "message", "id": "msg_b", "role": "user", "content": [{"type": "input_text", "text": "env"}]},
+        {"type": "message", "id": "msg_a", "role": "developer", "content": [{"type": "input_text",
+        "text": "base"}]},
+        {"type": "message", "id": "msg_b", "role": "user", "content": [{"type": "input_text",
+        "text": "env"}]},
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "do it"}]},
-        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}], "content": None,
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}],
+        "content": None,
          "encrypted_content": None},
         {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "close_agent",
          "namespace": "multi_agent_v1", "arguments": "{}", "status": "completed"},
@@ -63,7 +66,7 @@ CODEX: Json = {
 }  # fmt: skip
 
 
-def namer(prompt: Conversation) -> tuple[Event, ...]:
+def answer_name(prompt: Conversation) -> tuple[Event, ...]:
     del prompt
     return (Started(1), TextDelta(0, '{"name": "Paris"}'), STOP, DONE)
 
@@ -186,7 +189,7 @@ class City(BaseModel):
 
 
 def test_sdk_parse_returns_structured_output():
-    served = Served(namer)
+    served = Served(answer_name)
     assert served.client.responses.parse(
         model="tiny", input="hi", text_format=City
     ).output_parsed == City(name="Paris")

@@ -26,7 +26,7 @@ from dragoman.core.request import Conversation
 from dragoman.dialects.responses import ResponsesCall, assign_ids, read_responses
 from dragoman.dialects.responses.item_reader import SUMMARY_PREFIX, SUMMARY_REQUEST
 
-from .bodies import HEADER, SEALED, events, refusal, responses, whole, with_rows
+from .bodies import HEADER, SEALED, events, read_error, render_full, responses, with_rows
 
 USER: Any = {"role": "user", "content": "Do it."}
 CALL: Any = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
@@ -104,10 +104,11 @@ def test_compaction_trigger_returns_one_item_streamed_and_full(summary: tuple[Ev
     call = read_trigger().call
     stream = events(call, *summary)
     assert [event["type"].removeprefix("response.") for event in stream] == [
-        "created", "in_progress", "output_item.added", "compaction.compacting", "output_item.done", "completed",
+        "created", "in_progress", "output_item.added", "compaction.compacting", "output_item.done",
+        "completed",
     ]  # fmt: skip
     (item,) = stream[-1]["response"]["output"]
-    assert item == whole(call, *summary)["output"][0] == stream[-2]["item"]
+    assert item == render_full(call, *summary)["output"][0] == stream[-2]["item"]
     assert (item["type"], item["encrypted_content"]) == (
         "compaction",
         "compaction:It was done." if summary is SUMMARY else "compaction:",
@@ -151,17 +152,17 @@ def test_compaction_item_replaces_assistant_and_tool_items():
 def test_foreign_compaction_item_is_rejected_by_name(content: str):
     item = {"type": "compaction", "encrypted_content": content}
     for options in (SEALED, None):
-        with pytest.raises(RequestError) as refused:
+        with pytest.raises(RequestError) as rejected:
             responses(*([options] if options else []), input=[USER, item])
-        assert refused.value.param == "input[1].encrypted_content"
+        assert rejected.value.param == "input[1].encrypted_content"
 
 
 def test_compaction_trigger_must_be_last_and_needs_key():
-    assert refusal(SEALED, input=[TRIGGER, USER]).param == "input[0]"
-    assert isinstance(refusal(input=[USER, TRIGGER]), Unsupported)
+    assert read_error(SEALED, input=[TRIGGER, USER]).param == "input[0]"
+    assert isinstance(read_error(input=[USER, TRIGGER]), Unsupported)
 
 
 def test_compact_endpoint_without_model_is_rejected():
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as rejected:
         compact(input="x", model=None)
-    assert refused.value.param == "model"
+    assert rejected.value.param == "model"

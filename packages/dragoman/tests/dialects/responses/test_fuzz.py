@@ -29,12 +29,12 @@ from dragoman.dialects.responses.wire import (
     ResponsesWireTool,
     WireItem,
 )
+from tests.pictures import PIXEL_URL
 
-from ...pictures import PIXEL_URL
 from ..sealing_key import ReadableSealingKey
 from .bodies import with_rows
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 SEALED = ReaderOptions(default_model="m", sealing_key=ReadableSealingKey())
 KINDS = (*READ_TYPES, *REFERENCE_TYPES, *HOSTED_TYPES[:6])
 TOOLS = ("function", "custom", "namespace", "web_search", "allowed_tools")
@@ -107,14 +107,14 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
 
 
 @st.composite
-def items(draw: DrawFn) -> Json:
+def items(draw: DrawFn) -> JsonObject:
     likely = draw(st.fixed_dictionaries({}, optional=LIKELY))
     odd = draw(st.dictionaries(st.sampled_from(KEYS), values, max_size=1))
     return {**likely, **odd, "type": draw(st.sampled_from(KINDS) | st.none())}
 
 
 @st.composite
-def tools(draw: DrawFn) -> Json:
+def tools(draw: DrawFn) -> JsonObject:
     tool = {
         "name": draw(st.sampled_from(("f", "g"))),
         **draw(st.dictionaries(st.sampled_from(KEYS), values, max_size=2)),
@@ -125,17 +125,17 @@ def tools(draw: DrawFn) -> Json:
 
 
 @st.composite
-def bodies(draw: DrawFn) -> Json:
-    body: Json = {"input": draw(st.lists(items(), max_size=4) | values)}
+def bodies(draw: DrawFn) -> JsonObject:
+    body: JsonObject = {"input": draw(st.lists(items(), max_size=4) | values)}
     body["tools"] = draw(st.lists(tools(), max_size=2) | values)
     return body | draw(st.dictionaries(st.sampled_from(NAMES), values, max_size=3))
 
 
-FOUND: list[Json] = [
+FOUND: list[JsonObject] = [
     {"type": "function", "name": "k"},
     {"type": "namespace", "name": "g", "tools": [{"type": "custom", "name": "n"}]},
 ]
-MUST: dict[str, Json] = {
+MUST: dict[str, JsonObject] = {
     "item_reference": {"id": "i3"},
     "compaction": {"encrypted_content": "compaction:ab"},
     "additional_tools": {"tools": FOUND},
@@ -172,7 +172,8 @@ good_items: st.SearchStrategy[Any] = st.fixed_dictionaries(
         "input": phrases,
         "encrypted_content": st.text("ab", min_size=1, max_size=3),
     },
-    optional={"id": st.sampled_from(("i1", "i2", "")), "namespace": st.sampled_from(("g", "k")), "status": phrases,
+    optional={"id": st.sampled_from(("i1", "i2", "")), "namespace": st.sampled_from(("g", "k")),
+    "status": phrases,
               "summary": st.lists(good_parts, max_size=2), "phase": st.just("commentary")},
 ).map(lambda item: item | MUST.get(str(item["type"]), {}))  # fmt: skip
 good_bodies: st.SearchStrategy[Any] = st.fixed_dictionaries(
@@ -187,7 +188,7 @@ good_bodies: st.SearchStrategy[Any] = st.fixed_dictionaries(
 
 
 @given(good_bodies)
-def test_stored_input_gives_equal_conversation(body: Json):
+def test_stored_input_gives_equal_conversation(body: JsonObject):
     parsed = read_responses(json.dumps(body).encode(), SEALED)
     stored = assign_ids(parsed.input, "resp_1")
     again = read_responses(b'{"input":[%s]}' % b",".join(row for _, row in stored), SEALED)

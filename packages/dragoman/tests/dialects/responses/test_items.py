@@ -28,8 +28,8 @@ from dragoman.core.message import (
 )
 from dragoman.core.request import Conversation
 from dragoman.dialects.sealing import VerificationMode
+from tests.pictures import PIXEL, PIXEL_URL
 
-from ...pictures import PIXEL, PIXEL_URL
 from ..sealing_key import ReadableSealingKey
 from .bodies import (
     AGENTS,
@@ -37,8 +37,8 @@ from .bodies import (
     SEALED,
     call,
     input_rows,
+    read_error,
     read_responses,
-    refusal,
     responses,
     turns,
     with_rows,
@@ -171,11 +171,11 @@ def test_content_parts_of_every_type_are_parsed():
 
 
 def test_assistant_refusal_is_preserved():
-    refused = {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
-    assert turns(refused)[0].parts == (Refusal("no"),)
-    assert turns({**refused, "role": "user"})[0].parts == (Text("no"),)
-    assert input_rows(refused)[0]["content"] == [{"type": "refusal", "refusal": "no"}]
-    assert input_rows({**refused, "role": "user"})[0]["content"] == [
+    rejected = {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
+    assert turns(rejected)[0].parts == (Refusal("no"),)
+    assert turns({**rejected, "role": "user"})[0].parts == (Text("no"),)
+    assert input_rows(rejected)[0]["content"] == [{"type": "refusal", "refusal": "no"}]
+    assert input_rows({**rejected, "role": "user"})[0]["content"] == [
         {"type": "input_text", "text": "no"}
     ]
 
@@ -197,10 +197,10 @@ def test_custom_tool_call_and_output_are_parsed():
 
 def test_function_arguments_are_replayed_verbatim():
     bad = {**CALL, "arguments": '{"city": '}
-    given = {**CALL, "arguments": {"city": 1}}
+    invalid_call = {**CALL, "arguments": {"city": 1}}
     assert [
         part.arguments
-        for turn in turns(bad, given)
+        for turn in turns(bad, invalid_call)
         for part in turn.parts
         if isinstance(part, ToolCall)
     ] == [
@@ -250,7 +250,7 @@ def test_unreadable_reasoning_is_skipped_with_warning():
 
 
 def test_encrypted_reasoning_takes_precedence_with_key():
-    body = b'{"input":[{"type":"reasoning","summary":[{"type":"summary_text","text":"s"}],"encrypted_content":"%s"}]}'
+    body = b'{"input":[{"type":"reasoning","summary":[{"type":"summary_text","text":"s"}],"encrypted_content":"%s"}]}'  # noqa: E501
     for sealed, thought in (
         (b"reasoning:mine", "mine"),
         (b"foreign", "s"),
@@ -269,14 +269,14 @@ def test_encrypted_reasoning_takes_precedence_with_key():
 def test_strict_mode_rejects_foreign_reasoning_by_name(visible: list[object]):
     item = {"type": "reasoning", "summary": visible, "encrypted_content": "foreign"}
     body = json.dumps({"input": [USER, item]}).encode()
-    with pytest.raises(RequestError, match="not created by this server") as refused:
+    with pytest.raises(RequestError, match="not created by this server") as rejected:
         read_responses(
             body,
             msgspec.structs.replace(
                 OPTIONS, sealing_key=ReadableSealingKey(VerificationMode.STRICT)
             ),
         )
-    assert refused.value.param == "input[1].encrypted_content"
+    assert rejected.value.param == "input[1].encrypted_content"
     (warning,) = read_responses(
         body, msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey())
     ).call.warnings
@@ -328,7 +328,7 @@ def test_hosted_tool_items_are_skipped_with_warning():
     ],
 )
 def test_invalid_item_error_names_field(items: list[object], param: str):
-    assert refusal(input=items).param == param
+    assert read_error(input=items).param == param
 
 
 def test_stored_rows_match_sdk_types():

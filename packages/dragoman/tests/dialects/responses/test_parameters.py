@@ -11,7 +11,7 @@ from dragoman.core.errors import Unsupported
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.dialects.responses.wire import RESPONSES, ResponsesBody
 
-from .bodies import call, refusal
+from .bodies import call, read_error
 
 STRANGE = {"x": "no value that any field would take for harmless"}
 OTHERS = [row for row in RESPONSES.rows if row.status is not SupportStatus.HONOURED]
@@ -20,7 +20,7 @@ VLLM = """logit_bias include_reasoning top_k min_p skip_special_tokens spaces_be
 include_stop_str_in_output presence_penalty frequency_penalty watermarking request_id session_id media_io_kwargs
 mm_processor_kwargs priority mm_payload return_mm_kwargs cache_salt enable_response_messages previous_input_messages
 structured_outputs repetition_penalty seed stop stop_token_ids ignore_eos vllm_xargs kv_transfer_params
-ec_transfer_params chat_template_kwargs"""
+ec_transfer_params chat_template_kwargs"""  # noqa: E501
 NEW = {"access_programs", "image"}
 """Fields that the SDK has, but no documentation: unknown here, and reported as such."""
 
@@ -47,7 +47,7 @@ def test_parameter_status_matches_reader_effect(row: ParameterSupport):
         assert call(**{row.name: harmless}).warnings == ()
     match row.status:
         case SupportStatus.REFUSED:
-            error = refusal(**{row.name: STRANGE})
+            error = read_error(**{row.name: STRANGE})
             assert isinstance(error, Unsupported)
             assert error.param == row.name
         case SupportStatus.WARNED:

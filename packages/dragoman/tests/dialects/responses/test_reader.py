@@ -34,10 +34,10 @@ from .bodies import (
     call,
     conversation,
     events,
-    refusal,
+    read_error,
+    render_full,
     request,
     responses,
-    whole,
     with_rows,
 )
 
@@ -55,9 +55,12 @@ THOUGHT: tuple[Event, ...] = (HI[0], ReasoningDelta(0, "hm"), *HI[1:])
 
 def test_null_fields_equal_absent_fields():
     """llama-index sends null for everything that was not set."""
-    nulls = {row: None for row in ("instructions", "include", "max_output_tokens", "metadata", "user", "tools",
-             "previous_response_id", "store", "stream", "text", "reasoning", "tool_choice", "temperature", "top_p",
-             "truncation", "conversation", "background", "service_tier", "stream_options", "seed", "stop")}  # fmt: skip
+    nulls = {row: None for row in ("instructions", "include", "max_output_tokens", "metadata",
+    "user", "tools",
+             "previous_response_id", "store", "stream", "text", "reasoning", "tool_choice",
+             "temperature", "top_p",
+             "truncation", "conversation", "background", "service_tier", "stream_options", "seed",
+             "stop")}  # fmt: skip
     assert responses(**nulls).call.requests == responses().call.requests
     assert responses(**nulls).echo == responses().echo
     assert call(**nulls).warnings == ()
@@ -68,7 +71,7 @@ def test_max_output_tokens_has_no_default():
     assert request().limits.max_tokens is None
     assert request(max_output_tokens=-1).limits.max_tokens is None
     assert request(max_output_tokens=3).limits.max_tokens == 3
-    assert refusal(max_output_tokens=0).param == "max_output_tokens"
+    assert read_error(max_output_tokens=0).param == "max_output_tokens"
 
 
 def test_decoding_fields_are_parsed():
@@ -110,10 +113,11 @@ def test_text_format_is_parsed():
         ("a", "b")
     )
     assert (
-        refusal(text={"format": {"type": "json_schema", "name": "x"}}).param == "text.format.schema"
+        read_error(text={"format": {"type": "json_schema", "name": "x"}}).param
+        == "text.format.schema"
     )
-    assert refusal(text={"format": {"type": "xml"}}).param == "text.format.type"
-    assert refusal(text={"format": FORMAT}, guided_regex="a").param == "guided_regex"
+    assert read_error(text={"format": {"type": "xml"}}).param == "text.format.type"
+    assert read_error(text={"format": FORMAT}, guided_regex="a").param == "guided_regex"
 
 
 def test_reasoning_fields_are_parsed():
@@ -121,8 +125,8 @@ def test_reasoning_fields_are_parsed():
     assert conversation(reasoning={"effort": "none"}).reasoning == ReasoningOptions(False, "none")
     assert conversation(chat_template_kwargs={"enable_thinking": True}).reasoning.enabled is True
     assert conversation(thinking_token_budget=5).reasoning.budget == 5
-    assert refusal(reasoning={"effort": "extreme"}).param == "reasoning.effort"
-    assert refusal(reasoning={"summary": "long"}).param == "reasoning.summary"
+    assert read_error(reasoning={"effort": "extreme"}).param == "reasoning.effort"
+    assert read_error(reasoning={"summary": "long"}).param == "reasoning.summary"
 
 
 @pytest.mark.parametrize("field", ["summary", "generate_summary"])
@@ -134,9 +138,9 @@ def test_reasoning_summary_is_streamed_when_requested(field: str):
 
 
 def test_include_reasoning_false_omits_reasoning_item():
-    assert [item["type"] for item in whole(call(include_reasoning=False), *THOUGHT)["output"]] == [
-        "message"
-    ]
+    assert [
+        item["type"] for item in render_full(call(include_reasoning=False), *THOUGHT)["output"]
+    ] == ["message"]
 
 
 def test_encrypted_reasoning_is_included_with_key():
@@ -145,11 +149,13 @@ def test_encrypted_reasoning_is_included_with_key():
         json.dumps(body).encode(),
         msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey()),
     )
-    assert whole(parsed.call, *THOUGHT)["output"][0]["encrypted_content"] == "reasoning:hm"
+    assert render_full(parsed.call, *THOUGHT)["output"][0]["encrypted_content"] == "reasoning:hm"
     assert parsed.call.warnings == ()
     (warning,) = call(include=body["include"]).warnings
     assert "no key" in warning
-    assert "encrypted_content" not in whole(call(include=body["include"]), *THOUGHT)["output"][0]
+    assert (
+        "encrypted_content" not in render_full(call(include=body["include"]), *THOUGHT)["output"][0]
+    )
 
 
 def test_logprobs_fields_are_parsed():
@@ -158,7 +164,7 @@ def test_logprobs_fields_are_parsed():
     assert request(top_logprobs=3).logprobs == 3
     assert request(include=["message.output_text.logprobs"]).logprobs == 0
     assert request(include=["message.output_text.logprobs"], top_logprobs=2).logprobs == 2
-    assert refusal(top_logprobs=21).param == "top_logprobs"
+    assert read_error(top_logprobs=21).param == "top_logprobs"
 
 
 def test_unknown_include_value_gives_warning():
@@ -168,32 +174,40 @@ def test_unknown_include_value_gives_warning():
 
 def test_response_echoes_request_fields():
     echoed: dict[str, Any] = {
-        "instructions": "be\u2028brief", "max_output_tokens": 9, "max_tool_calls": 2, "metadata": {"a": "b"},
-        "parallel_tool_calls": False, "presence_penalty": 0.5, "frequency_penalty": -0.5, "prompt_cache_key": "k",
-        "reasoning": {"effort": "low", "summary": "auto"}, "safety_identifier": "s", "temperature": 0.0, "top_p": 0.25,
+        "instructions": "be\u2028brief", "max_output_tokens": 9, "max_tool_calls": 2,
+        "metadata": {"a": "b"},
+        "parallel_tool_calls": False, "presence_penalty": 0.5, "frequency_penalty": -0.5,
+        "prompt_cache_key": "k",
+        "reasoning": {"effort": "low", "summary": "auto"}, "safety_identifier": "s",
+        "temperature": 0.0, "top_p": 0.25,
         "text": {"format": {**FORMAT, "description": None}, "verbosity": "low"}, "top_logprobs": 2,
-        "truncation": "auto", "user": "u", "previous_response_id": "resp_0", "store": True, "background": True,
+        "truncation": "auto", "user": "u", "previous_response_id": "resp_0", "store": True,
+        "background": True,
     }  # fmt: skip
-    response = whole(call(**echoed), *HI)
+    response = render_full(call(**echoed), *HI)
     assert {key: response[key] for key in echoed} == echoed
     assert response["service_tier"] == "default"
-    assert whole(call(conversation={"id": "conv_1"}), *HI)["conversation"] == {"id": "conv_1"}
+    assert render_full(call(conversation={"id": "conv_1"}), *HI)["conversation"] == {"id": "conv_1"}
 
 
 @pytest.mark.parametrize(
     "fields",
     [
         {},
-        {"text": {"format": FORMAT}, "reasoning": {"effort": "max", "summary": "detailed"}, "user": "u"},
-        {"text": {"format": {"type": "json_object"}}, "tools": [WEATHER, RUN, AGENTS], "tool_choice": "required"},
-        {"tools": [WEATHER], "tool_choice": {"type": "function", "name": "weather"}, "conversation": "c"},
+        {"text": {"format": FORMAT}, "reasoning": {"effort": "max", "summary": "detailed"},
+        "user": "u"},
+        {"text": {"format": {"type": "json_object"}}, "tools": [WEATHER, RUN, AGENTS],
+        "tool_choice": "required"},
+        {"tools": [WEATHER], "tool_choice": {"type": "function", "name": "weather"},
+        "conversation": "c"},
         {"tools": [RUN], "tool_choice": {"type": "custom", "name": "run"}, "metadata": {"a": "b"}},
         {"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [
-            {"type": "function", "name": "weather"}]}, "previous_response_id": "r", "max_tool_calls": 1},
+            {"type": "function", "name": "weather"}]}, "previous_response_id": "r",
+            "max_tool_calls": 1},
     ],
 )  # fmt: skip
 def test_echoed_response_validates_against_sdk_types(fields: dict[str, Any]):
-    response = whole(call(**fields), *HI)
+    response = render_full(call(**fields), *HI)
     check_object(response)
     Response.model_validate_json(json.dumps(response), strict=True)
 
@@ -230,7 +244,7 @@ def test_partially_supported_fields_give_warnings():
     ],
 )
 def test_invalid_field_error_names_param(fields: dict[str, Any], param: str):
-    error = refusal(**fields)
+    error = read_error(**fields)
     assert error.param is not None
     assert error.param.startswith(param)
 
@@ -242,14 +256,14 @@ def test_chat_body_is_rejected_with_route_hint():
 
 
 def test_missing_model_without_default_is_rejected():
-    assert refusal(ReaderOptions()).param == "model"
+    assert read_error(ReaderOptions()).param == "model"
 
 
 def test_store_field_is_parsed_and_echoed():
     for store in (None, True, False):
         parsed = responses(**({} if store is None else {"store": store}))
         assert parsed.store is store
-        assert whole(parsed.call, *HI)["store"] is (store is not False)
+        assert render_full(parsed.call, *HI)["store"] is (store is not False)
 
 
 def test_previous_items_are_prepended_to_input():
@@ -279,7 +293,7 @@ def test_with_echo_replaces_echoed_fields():
     parsed = responses().with_echo(
         Echo(rest=responses().echo.rest, store=False, previous_response_id="resp_0")
     )
-    response = whole(parsed.call, *HI)
+    response = render_full(parsed.call, *HI)
     assert (response["store"], response["previous_response_id"], response["id"]) == (
         False,
         "resp_0",
@@ -294,7 +308,7 @@ def test_request_id_sets_response_id():
 
 def test_completed_at_is_set_with_clock():
     parsed = read_responses(b'{"input":"x"}', OPTIONS, now=lambda: 17)
-    assert whole(parsed.call, *HI)["completed_at"] == 17
+    assert render_full(parsed.call, *HI)["completed_at"] == 17
     assert [event["response"]["completed_at"] for event in events(parsed.call, *HI)[:2]] == [
         None,
         None,

@@ -20,7 +20,7 @@ from dragoman.core.events import (
 )
 from dragoman.core.message import CustomTool, FunctionTool, ToolChoice
 
-from .bodies import AGENTS, WEATHER, call, conversation, events, refusal, responses, whole
+from .bodies import AGENTS, WEATHER, call, conversation, events, read_error, render_full, responses
 
 RUN: dict[str, Any] = {
     "type": "custom",
@@ -71,15 +71,16 @@ def test_namespace_accepts_custom_and_hosted_tools():
     group = {**AGENTS, "tools": [{"type": "web_search"}, RUN]}
     request = call(tools=[group])
     assert len(request.warnings) == 1
-    item = whole(request, *calls("multi_agent_v1__run", custom=True))["output"][0]
+    item = render_full(request, *calls("multi_agent_v1__run", custom=True))["output"][0]
     assert item == {
-        "id": "ctc_1_0", "type": "custom_tool_call", "status": "completed", "call_id": "call_1", "name": "run",
+        "id": "ctc_1_0", "type": "custom_tool_call", "status": "completed", "call_id": "call_1",
+        "name": "run",
         "namespace": "multi_agent_v1", "input": "{}",
     }  # fmt: skip
 
 
 def test_declared_tools_are_echoed_without_hosted_tools():
-    tools = whole(call(tools=[{"type": "web_search"}, *TOOLS]), *calls("weather"))["tools"]
+    tools = render_full(call(tools=[{"type": "web_search"}, *TOOLS]), *calls("weather"))["tools"]
     assert tools[0] == {**WEATHER, "description": None, "strict": None}
     assert tools[1] == {**RUN, "description": None}
     assert [tool["name"] for tool in tools[2]["tools"]] == ["spawn_agent", "close_agent"]
@@ -126,7 +127,7 @@ def test_declared_tools_are_echoed_without_hosted_tools():
 )
 def test_tool_choice_forms_are_parsed_and_echoed(choice: object, expected: ToolChoice):
     assert conversation(tools=TOOLS, tool_choice=choice).tool_choice == expected
-    assert whole(call(tools=TOOLS, tool_choice=choice), *calls("weather"))["tool_choice"] == (
+    assert render_full(call(tools=TOOLS, tool_choice=choice), *calls("weather"))["tool_choice"] == (
         choice or "auto"
     )
 
@@ -170,11 +171,11 @@ def test_allowed_tools_with_hosted_tool_gives_warning():
     ],
 )
 def test_invalid_tool_error_names_field(fields: dict[str, Any], param: str):
-    assert refusal(**fields).param == param
+    assert read_error(**fields).param == param
 
 
 def test_required_hosted_tool_is_rejected():
-    error = refusal(tools=[{"type": "web_search"}], tool_choice={"type": "web_search"})
+    error = read_error(tools=[{"type": "web_search"}], tool_choice={"type": "web_search"})
     assert isinstance(error, Unsupported)
     assert error.param == "tool_choice"
 
@@ -185,6 +186,6 @@ def test_parallel_tool_calls_is_parsed():
 
 
 def test_undeclared_call_keeps_name():
-    item = whole(responses().call, *calls("a__b"))["output"][0]
+    item = render_full(responses().call, *calls("a__b"))["output"][0]
     assert json.dumps(item).count("namespace") == 0
     assert item["name"] == "a__b"

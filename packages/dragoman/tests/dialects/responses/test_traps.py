@@ -27,9 +27,9 @@ from dragoman.core.request import AnyJsonObject
 from dragoman_check.rules.responses import check_stream
 
 from ...laws.responses_sdk import ResponsesSdk
-from .bodies import AGENTS, HEADER, WEATHER, call, conversation, events, request, turns, whole
+from .bodies import AGENTS, HEADER, WEATHER, call, conversation, events, render_full, request, turns
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 STOP = ChoiceFinished(0, FinishReason.STOP)
 DONE = Finished(Usage(1, 2))
 ANSWER: tuple[Event, ...] = (
@@ -45,7 +45,7 @@ ANSWER: tuple[Event, ...] = (
 )
 
 
-def types(stream: list[Json]) -> list[str]:
+def types(stream: list[JsonObject]) -> list[str]:
     return [event["type"].removeprefix("response.") for event in stream]
 
 
@@ -281,7 +281,8 @@ def test_usage_is_null_until_completed_event():
     stream = events(call(), *ANSWER, STOP, Finished(Usage(5, 3, 4, 1)))
     assert stream[0]["response"]["usage"] is None
     assert stream[-1]["response"]["usage"] == {
-        "input_tokens": 5, "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0}, "output_tokens": 3,
+        "input_tokens": 5, "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
+        "output_tokens": 3,
         "output_tokens_details": {"reasoning_tokens": 1}, "total_tokens": 8,
     }  # fmt: skip
 
@@ -315,7 +316,7 @@ def test_empty_text_part_creates_no_item():
         STOP,
         DONE,
     )
-    assert [item["type"] for item in whole(call(), *silent)["output"]] == ["reasoning"]
+    assert [item["type"] for item in render_full(call(), *silent)["output"]] == ["reasoning"]
     assert [event["item"]["type"] for event in events(call(), *silent) if "item" in event] == [
         "reasoning"
     ] * 2

@@ -58,9 +58,9 @@ def test_sglang_defaults_apply_without_params():
 
 
 def test_missing_model_error_names_field():
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as rejected:
         read_sglang(b'{"input_ids": [5]}', msgspec.structs.replace(OPTIONS, default_model=None))
-    assert refused.value.param == "model"
+    assert rejected.value.param == "model"
 
 
 def test_sampling_params_are_parsed():

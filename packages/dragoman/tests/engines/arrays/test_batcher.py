@@ -25,7 +25,7 @@ async def running(
     await batcher.stop()
 
 
-class Gate:
+class ManualComputation:
     """A function that computes on demand, and records its batches."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ async def test_batcher_returns_results_in_input_order():
 
 
 async def test_batcher_long_call_does_not_block_short_call():
-    gate = Gate()
+    gate = ManualComputation()
     async with running(gate, max_batch_tokens=2) as batcher:
         long = asyncio.create_task(batcher.run(range(100)))
         await gate.entered()
@@ -77,7 +77,7 @@ async def test_batcher_failed_batch_fails_only_its_calls():
 
 
 async def test_batcher_cancelled_call_stops_computing():
-    gate = Gate()
+    gate = ManualComputation()
     async with running(gate, max_batch_tokens=1) as batcher:
         left = asyncio.create_task(batcher.run(range(50)))
         await gate.entered()
@@ -89,7 +89,7 @@ async def test_batcher_cancelled_call_stops_computing():
 
 
 async def test_batcher_full_queue_is_overloaded_and_stop_fails_waiting():
-    gate = Gate()
+    gate = ManualComputation()
     async with running(gate, max_batch_tokens=1, max_waiting=1) as batcher:
         first = asyncio.create_task(batcher.run([1, 2]))
         await gate.entered()

@@ -23,7 +23,7 @@ from dragoman.engines.batching import BlockFiles, EngineConfig, SchedulerConfig,
 from dragoman.engines.tiny import TinyEngine, find_bundled_model
 from dragoman.engines.tiny.llama import Llama, read_model
 
-from ..harness import GREEDY, ROOM, Client, Outputs, alone, run_client
+from ..harness import GREEDY, ROOM, Client, Outputs, run_alone, run_client
 from ..tiny.models import write_model, write_tensors
 
 PROMPT = tuple(np.random.default_rng(2).integers(0, 96, 40).tolist())
@@ -39,8 +39,10 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest_asyncio.fixture
-async def client(small: Llama) -> AsyncGenerator[Client]:
-    engine = TinyEngine(small, EngineConfig(max_model_len=1024, num_kv_tokens=4096), build_rng)
+async def client(small_model: Llama) -> AsyncGenerator[Client]:
+    engine = TinyEngine(
+        small_model, EngineConfig(max_model_len=1024, num_kv_tokens=4096), build_rng
+    )
     async with run_client(engine) as client:
         yield client
 
@@ -66,7 +68,7 @@ async def test_pause_abort_ends_running_and_rejects_new_requests(client: Client)
 
 
 async def test_pause_keep_freezes_requests_and_preserves_tokens(
-    client: Client, small: Llama
+    client: Client, small_model: Llama
 ) -> None:
     steering = client.engine.control
     outputs = client.send(replace(LONG, max_tokens=200))
@@ -79,7 +81,7 @@ async def test_pause_keep_freezes_requests_and_preserves_tokens(
     assert (len(outputs.tokens), late, steering.is_paused) == (count, [], True)
     await steering.resume()
     await client.ends(outputs, late)
-    assert outputs.tokens == alone(small, replace(LONG, max_tokens=200)).tokens
+    assert outputs.tokens == run_alone(small_model, replace(LONG, max_tokens=200)).tokens
 
 
 async def test_pause_wait_lets_running_requests_finish(client: Client) -> None:
@@ -159,7 +161,7 @@ async def test_update_weights_matches_freshly_loaded_model(
     before = await client.ask(ASK)
     assert await client.engine.control.update_weights(weights(other), "step-1") == "step-1"
     after = await client.ask(ASK)
-    assert after.tokens == alone(read_model(other), ASK).tokens != before.tokens
+    assert after.tokens == run_alone(read_model(other), ASK).tokens != before.tokens
     assert (versions(before), versions(after), after.cached) == (["default"], ["step-1"], [0])
 
 
@@ -172,7 +174,7 @@ async def test_update_weights_recomputes_running_sequence(client: Client, other:
     place = outputs.index(WeightVersionSet("long", "default+1"))
     old = Outputs(outputs[:place]).tokens
     rest = TokenRequest(id="b", prompt=(*PROMPT, *old), max_tokens=300 - len(old), sampling=GREEDY)
-    assert Outputs(outputs[place:]).tokens == alone(read_model(other), rest).tokens
+    assert Outputs(outputs[place:]).tokens == run_alone(read_model(other), rest).tokens
 
 
 async def test_update_weights_changes_embedder_vectors(client: Client, other: Path) -> None:
@@ -218,7 +220,10 @@ async def test_updated_weights_survive_engine_restart(client: Client, other: Pat
         await client.engine.control.update_weights(on_disk(other))
     await client.engine.start()
     outputs = await client.ask(ASK)
-    assert (outputs.tokens, versions(outputs)) == (alone(read_model(other), ASK).tokens, ["two"])
+    assert (outputs.tokens, versions(outputs)) == (
+        run_alone(read_model(other), ASK).tokens,
+        ["two"],
+    )
 
 
 async def test_pending_control_call_fails_on_engine_stop(client: Client) -> None:
@@ -232,14 +237,14 @@ async def test_pending_control_call_fails_on_engine_stop(client: Client) -> None
 
 
 async def test_block_files_match_weights_of_their_computation(
-    small: Llama, other: Path, tmp_path: Path
+    small_model: Llama, other: Path, tmp_path: Path
 ) -> None:
     """Checked before and after a restart of the engine, and in a new process."""
     config = EngineConfig(max_model_len=1024, num_kv_tokens=4096)
     ask = replace(ASK, max_tokens=20)
-    old = alone(small, ask).tokens
-    new = alone(read_model(other), ask).tokens
-    engine = TinyEngine(small, config, build_rng, files=BlockFiles(tmp_path, ROOM))
+    old = run_alone(small_model, ask).tokens
+    new = run_alone(read_model(other), ask).tokens
+    engine = TinyEngine(small_model, config, build_rng, files=BlockFiles(tmp_path, ROOM))
     async with run_client(engine) as client:
         assert (await client.ask(ask)).tokens == old
         await engine.stop()
@@ -250,23 +255,26 @@ async def test_block_files_match_weights_of_their_computation(
         await engine.start()
         assert (await client.ask(ask)).tokens == new
     async with run_client(
-        TinyEngine(small, config, build_rng, files=BlockFiles(tmp_path, ROOM))
+        TinyEngine(small_model, config, build_rng, files=BlockFiles(tmp_path, ROOM))
     ) as client:
         outputs = await client.ask(ask)
     assert (outputs.tokens, outputs.cached) == (old, [32])
 
 
 async def test_prompt_logprobs_use_single_weight_version_during_update(
-    small: Llama, other: Path
+    small_model: Llama, other: Path
 ) -> None:
     """Also if the weights change while a long prompt is prefilled in chunks."""
     limits = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=16)
     ask = replace(ASK, prompt=PROMPT * 20, prompt_logprobs=0, max_tokens=1)
     old, new = (
-        alone(model, ask, limits).prompt[0].logprobs for model in (small, read_model(other))
+        run_alone(model, ask, limits).prompt[0].logprobs
+        for model in (small_model, read_model(other))
     )
     engine = TinyEngine(
-        small, EngineConfig(max_model_len=1024, num_kv_tokens=4096, scheduler=limits), build_rng
+        small_model,
+        EngineConfig(max_model_len=1024, num_kv_tokens=4096, scheduler=limits),
+        build_rng,
     )
     async with run_client(engine) as client:
         outputs = client.send(ask)
@@ -278,7 +286,7 @@ async def test_prompt_logprobs_use_single_weight_version_during_update(
 
 
 async def test_lost_weights_are_not_replaced_by_initial_weights(
-    client: Client, small: Llama, other: Path
+    client: Client, small_model: Llama, other: Path
 ) -> None:
     steering = client.engine.control
     weights = WeightsOnDisk(str(other))
@@ -313,12 +321,14 @@ async def test_lost_weights_are_not_replaced_by_initial_weights(
         assert versions(outputs) == ["default+3"]
 
 
-async def test_initial_weights_with_reassigned_version_are_served(small: Llama) -> None:
+async def test_initial_weights_with_reassigned_version_are_served(small_model: Llama) -> None:
     for history, version in (
         (WeightHistory("step-0"), "step-0"),
         (WeightHistory("default", 2, "step-2"), "step-3"),
     ):
-        engine = TinyEngine(small, EngineConfig(max_model_len=1024, num_kv_tokens=4096), build_rng)
+        engine = TinyEngine(
+            small_model, EngineConfig(max_model_len=1024, num_kv_tokens=4096), build_rng
+        )
         async with run_client(engine) as client:
             await engine.control.succeed(history)
             if engine.rejection is not None:

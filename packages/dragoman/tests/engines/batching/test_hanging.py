@@ -13,7 +13,7 @@ from dragoman.engines.batching import BatchingEngine, EngineConfig, build_rng
 from dragoman.engines.tiny.llama import Llama
 from dragoman.engines.tiny.paged_llama import PagedLlama
 
-from ..harness import GREEDY, Client, Only, alone
+from ..harness import GREEDY, AllowedTokensMatcher, Client, run_alone
 
 ASK = TokenRequest(id="a", prompt=tuple(range(3, 20)), max_tokens=4, sampling=GREEDY)
 
@@ -26,7 +26,7 @@ class Clock:
         return self.now
 
 
-class Stuck(Only):
+class BlockedStepMatcher(AllowedTokensMatcher):
     """Blocks the thread within a step until it is released."""
 
     def __init__(self) -> None:
@@ -51,11 +51,11 @@ def hanging(model: Llama) -> tuple[BatchingEngine, Clock]:
     return BatchingEngine(PagedLlama(model), config, build_rng, clock), clock
 
 
-async def test_hanging_step_fails_requests_and_replaces_thread(small: Llama) -> None:
-    engine, clock = hanging(small)
+async def test_hanging_step_fails_requests_and_replaces_thread(small_model: Llama) -> None:
+    engine, clock = hanging(small_model)
     await engine.start()
     client = Client(engine)
-    stuck = Stuck()
+    stuck = BlockedStepMatcher()
     outputs = client.send(
         TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=stuck)
     )
@@ -74,18 +74,18 @@ async def test_hanging_step_fails_requests_and_replaces_thread(small: Llama) -> 
         await ordered
     await engine.start()
     assert engine.health().ready
-    assert (await client.ask(ASK)).tokens == alone(small, ASK).tokens
+    assert (await client.ask(ASK)).tokens == run_alone(small_model, ASK).tokens
     stuck.release()
     await asyncio.to_thread(stuck.left.wait, 30)
-    assert (await client.ask(ASK)).tokens == alone(small, ASK).tokens
+    assert (await client.ask(ASK)).tokens == run_alone(small_model, ASK).tokens
     assert len(outputs) == 1
     await engine.stop()
 
 
-async def test_hanging_step_is_detected_after_client_abort(small: Llama) -> None:
-    engine, clock = hanging(small)
+async def test_hanging_step_is_detected_after_client_abort(small_model: Llama) -> None:
+    engine, clock = hanging(small_model)
     await engine.start()
-    stuck = Stuck()
+    stuck = BlockedStepMatcher()
     Client(engine).send(
         TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=stuck)
     )
@@ -101,13 +101,13 @@ async def test_hanging_step_is_detected_after_client_abort(small: Llama) -> None
 
 
 async def test_stop_during_hanging_step_returns_after_step_timeout(
-    small: Llama,
+    small_model: Llama,
 ) -> None:
     engine = BatchingEngine(
-        PagedLlama(small), EngineConfig(512, 2048, step_timeout=0.05), build_rng, Clock()
+        PagedLlama(small_model), EngineConfig(512, 2048, step_timeout=0.05), build_rng, Clock()
     )
     await engine.start()
-    stuck = Stuck()
+    stuck = BlockedStepMatcher()
     Client(engine).send(
         TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=stuck)
     )
@@ -117,8 +117,8 @@ async def test_stop_during_hanging_step_returns_after_step_timeout(
     stuck.release()
 
 
-async def test_pause_is_not_reported_as_hanging_step(small: Llama) -> None:
-    engine, clock = hanging(small)
+async def test_pause_is_not_reported_as_hanging_step(small_model: Llama) -> None:
+    engine, clock = hanging(small_model)
     await engine.start()
     await engine.control.pause("keep")
     client = Client(engine)
@@ -127,5 +127,5 @@ async def test_pause_is_not_reported_as_hanging_step(small: Llama) -> None:
     assert engine.health().ready
     await engine.control.resume()
     await client.ends(outputs)
-    assert outputs.tokens == alone(small, ASK).tokens
+    assert outputs.tokens == run_alone(small_model, ASK).tokens
     await engine.stop()

@@ -42,15 +42,15 @@ OUTPUTS = st.sampled_from([(), (5,), (4, 5), (4, 5, 5, 11)])
 CHANCE = st.floats(0, 1, exclude_max=True)
 
 
-def always(chance: float) -> Callable[[int | None], Callable[[], float]]:
-    return lambda seed: lambda: chance
+def build_constant_rng(uniform: float) -> Callable[[int | None], Callable[[], float]]:
+    return lambda seed: lambda: uniform
 
 
 def state(
-    sampling: Sampling, *, output: Ids = (), chance: float = 0.5, **request: object
+    sampling: Sampling, *, output: Ids = (), uniform: float = 0.5, **request: object
 ) -> SamplingState:
     template = TokenRequest(id="a", prompt=PROMPT, max_tokens=9, sampling=sampling)
-    created = SamplingState(replace(template, **request), VOCAB, always(chance))
+    created = SamplingState(replace(template, **request), VOCAB, build_constant_rng(uniform))
     for token in output:
         created.observe(token)
     return created
@@ -104,32 +104,32 @@ def nucleus(p: list[float], top_p: float) -> list[float]:
     return masses
 
 
-def draw(p: list[float], chance: float) -> int:
+def draw(p: list[float], uniform: float) -> int:
     """Sample by the inverse distribution function, in the order of ids. Draws near a
     boundary are skipped.
     """
     bounds = np.cumsum(p)
-    assume(np.abs(bounds - chance).min() > 1e-5)
-    return int(np.searchsorted(bounds, chance))
+    assume(np.abs(bounds - uniform).min() > 1e-5)
+    return int(np.searchsorted(bounds, uniform))
 
 
 @given(LOGITS, SAMPLINGS, OUTPUTS, CHANCE)
 def test_sample_matches_reference_for_all_parameters(
-    logits: list[float], sampling: Sampling, output: Ids, chance: float
+    logits: list[float], sampling: Sampling, output: Ids, uniform: float
 ) -> None:
-    expected = draw(reference(logits, sampling, output), chance)
-    assert sample(rows(logits), [state(sampling, output=output, chance=chance)], [None]) == [
+    expected = draw(reference(logits, sampling, output), uniform)
+    assert sample(rows(logits), [state(sampling, output=output, uniform=uniform)], [None]) == [
         expected
     ]
 
 
 @given(TIED, st.sampled_from([0, 3, 9]), st.sampled_from([1.0, 0.83, 0.41]), CHANCE)
 def test_sample_ties_top_p_prefers_lower_id_top_k_keeps_all(
-    logits: list[float], top_k: int, top_p: float, chance: float
+    logits: list[float], top_k: int, top_p: float, uniform: float
 ) -> None:
     sampling = Sampling(top_k=top_k, top_p=top_p)
-    expected = draw(reference(logits, sampling, ()), chance)
-    assert sample(rows(logits), [state(sampling, chance=chance)], [None]) == [expected]
+    expected = draw(reference(logits, sampling, ()), uniform)
+    assert sample(rows(logits), [state(sampling, uniform=uniform)], [None]) == [expected]
 
 
 @given(LOGITS, SAMPLINGS, OUTPUTS)
@@ -148,7 +148,8 @@ def test_sample_rows_are_independent(
 ) -> None:
     def states() -> list[SamplingState]:
         return [
-            state(sampling, output=output, chance=chance) for _, sampling, output, chance in cases
+            state(sampling, output=output, uniform=uniform)
+            for _, sampling, output, uniform in cases
         ]
 
     logits = rows(*(row for row, *_ in cases))
@@ -176,8 +177,8 @@ def test_frequency_penalty_scales_and_presence_penalty_does_not() -> None:
 
 def test_sample_temperature_near_zero_is_greedy() -> None:
     logits = [0.0, 1.0, 1.001, *[0.0] * (VOCAB - 3)]
-    assert sample(rows(logits), [state(Sampling(temperature=9e-6), chance=0.0)], [None]) == [2]
-    assert sample(rows(logits), [state(Sampling(temperature=1.1e-5), chance=0.5)], [None]) == [2]
+    assert sample(rows(logits), [state(Sampling(temperature=9e-6), uniform=0.0)], [None]) == [2]
+    assert sample(rows(logits), [state(Sampling(temperature=1.1e-5), uniform=0.5)], [None]) == [2]
 
 
 def test_sample_stop_tokens_are_masked_until_min_tokens() -> None:
@@ -215,7 +216,9 @@ def test_pack_masks_matches_apply_masks(
     )
     stops = frozenset({0, 5, vocab - 1, 99})
     created = SamplingState(
-        replace(request, min_tokens=min_tokens, stop_token_ids=stops), vocab, always(0.5)
+        replace(request, min_tokens=min_tokens, stop_token_ids=stops),
+        vocab,
+        build_constant_rng(0.5),
     )
     for token in output:
         created.observe(token)
@@ -262,24 +265,26 @@ def test_sample_tolerates_non_finite_logits_and_biases(temperature: float) -> No
     sampling = Sampling(temperature=temperature)
     assert sample(rows([math.nan] * VOCAB), [state(sampling)], [None]) == [NO_TOKEN]
     certain = replace(sampling, logit_bias=((4, math.inf), (5, 1e300), (6, -math.inf)))
-    assert sample(rows([0.0] * VOCAB), [state(certain, chance=0.0)], [None]) == [4]
+    assert sample(rows([0.0] * VOCAB), [state(certain, uniform=0.0)], [None]) == [4]
 
 
-@pytest.mark.parametrize("chance", [0.0, 1 - 2**-53])
-def test_sample_extreme_random_values_hit_allowed_tokens(chance: float) -> None:
+@pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53])
+def test_sample_extreme_random_values_hit_allowed_tokens(uniform: float) -> None:
     mask = sum(1 << id for id in (3, 4, 20)).to_bytes(3, "little")
     logits = np.random.default_rng(0).standard_normal((1, VOCAB), np.float32)
-    assert sample(logits, [state(Sampling(), chance=chance)], [mask]) == [3 if chance == 0 else 20]
+    assert sample(logits, [state(Sampling(), uniform=uniform)], [mask]) == [
+        3 if uniform == 0 else 20
+    ]
 
 
 def test_greedy_state_never_builds_rng() -> None:
-    def never(seed: int | None) -> Callable[[], float]:
+    def fail_on_draw(seed: int | None) -> Callable[[], float]:
         raise AssertionError("chance was asked for")
 
     request = TokenRequest(
         id="a", prompt=PROMPT, max_tokens=1, sampling=Sampling(temperature=0, seed=3)
     )
-    assert SamplingState(request, VOCAB, never).is_plain
+    assert SamplingState(request, VOCAB, fail_on_draw).is_plain
 
 
 LARGE = 40_000
@@ -306,11 +311,11 @@ def test_sample_large_vocab_matches_full_sort(top_k: int, top_p: float, spread: 
         order[: max(int((before < top_p * masses.sum()).sum()), 1)] if top_p < 1 else order
     )
     cumulative = np.exp((logits[nucleus].astype(np.float64) - logits.max()) / 0.5).cumsum()
-    for chance in rng.random(20):
+    for uniform in rng.random(20):
         request = TokenRequest(id="a", prompt=PROMPT, max_tokens=9, sampling=sampling)
-        created = SamplingState(request, LARGE, always(chance))
+        created = SamplingState(request, LARGE, build_constant_rng(uniform))
         (token,) = sample(logits[None], [created], [None])
-        expected = int(np.searchsorted(cumulative, float(chance * cumulative[-1]), side="right"))
+        expected = int(np.searchsorted(cumulative, float(uniform * cumulative[-1]), side="right"))
         # Values that float32 cannot distinguish from the boundary move it by this many
         # tokens.
         most = int(near.sum()) if top_p < 1 else 0

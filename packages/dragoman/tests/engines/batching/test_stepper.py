@@ -24,7 +24,7 @@ from dragoman.core.token_engine import (
 from dragoman.engines.batching import SchedulerConfig
 from dragoman.engines.tiny.llama import Llama
 
-from ..harness import GREEDY, Bench, Only, alone
+from ..harness import GREEDY, AllowedTokensMatcher, StepperHarness, run_alone
 from ..tiny.models import Shape, make_model
 
 RNG = np.random.default_rng(11)
@@ -34,8 +34,8 @@ LENGTH = FinishReason.LENGTH
 STOP = FinishReason.STOP
 
 
-def test_sequence_outputs_are_emitted_in_order(small: Llama) -> None:
-    outputs = alone(small, replace(ASK, prompt_logprobs=0, max_tokens=2))
+def test_sequence_outputs_are_emitted_in_order(small_model: Llama) -> None:
+    outputs = run_alone(small_model, replace(ASK, prompt_logprobs=0, max_tokens=2))
     assert [type(output).__name__ for output in outputs] == [
         "Scheduled",
         "PromptLogprobs",
@@ -47,36 +47,37 @@ def test_sequence_outputs_are_emitted_in_order(small: Llama) -> None:
     assert {output.id for output in outputs} == {"a"}
 
 
-def test_sequence_ends_at_max_tokens_or_context_limit(small: Llama) -> None:
-    outputs = alone(small, ASK)
+def test_sequence_ends_at_max_tokens_or_context_limit(small_model: Llama) -> None:
+    outputs = run_alone(small_model, ASK)
     assert (len(outputs.tokens), outputs.end) == (8, Ended("a", LENGTH))
-    bench = Bench(small, max_model_len=43)
+    bench = StepperHarness(small_model, max_model_len=43)
     outputs = bench.add(ASK)
     bench.finish()
     assert (len(outputs.tokens), outputs.end) == (3, Ended("a", LENGTH))
 
 
-def test_pool_of_max_model_len_fits_longest_sequence(small: Llama) -> None:
-    bench = Bench(small, num_kv_tokens=101, max_model_len=101)
+def test_pool_of_max_model_len_fits_longest_sequence(small_model: Llama) -> None:
+    bench = StepperHarness(small_model, num_kv_tokens=101, max_model_len=101)
     outputs = bench.add(replace(ASK, prompt=(1,) * 100))
     bench.step()
     assert (len(outputs.tokens), outputs.end) == (1, Ended("a", LENGTH))
 
 
-def test_stop_token_is_emitted_and_ends_sequence(small: Llama) -> None:
-    tokens = alone(small, ASK).tokens
+def test_stop_token_is_emitted_and_ends_sequence(small_model: Llama) -> None:
+    tokens = run_alone(small_model, ASK).tokens
     stop = tokens[3]
-    outputs = alone(small, replace(ASK, stop_token_ids=frozenset({stop, 9999})))
+    outputs = run_alone(small_model, replace(ASK, stop_token_ids=frozenset({stop, 9999})))
     assert outputs.tokens == tokens[: tokens.index(stop) + 1]
     assert outputs.end == Ended("a", STOP, stop=stop)
 
 
-def test_stop_token_is_allowed_right_after_min_tokens(small: Llama) -> None:
+def test_stop_token_is_allowed_right_after_min_tokens(small_model: Llama) -> None:
     stops = frozenset(range(96))
     for least in (0, 1, 3):
         sampling = Sampling(seed=1, logit_bias=tuple((id, -100.0) for id in range(50)))
-        outputs = alone(
-            small, replace(ASK, stop_token_ids=stops - {7}, min_tokens=least, sampling=sampling)
+        outputs = run_alone(
+            small_model,
+            replace(ASK, stop_token_ids=stops - {7}, min_tokens=least, sampling=sampling),
         )
         assert (len(outputs.tokens), set(outputs.tokens[:least])) == (
             least + 1,
@@ -84,73 +85,78 @@ def test_stop_token_is_allowed_right_after_min_tokens(small: Llama) -> None:
         )
 
 
-def test_min_tokens_delays_stop_tokens(small: Llama) -> None:
+def test_min_tokens_delays_stop_tokens(small_model: Llama) -> None:
     stops = frozenset(range(0, 96, 2))
-    assert alone(small, replace(ASK, stop_token_ids=stops, sampling=Sampling(seed=1))).end != Ended(
-        "a", LENGTH
-    )
+    assert run_alone(
+        small_model, replace(ASK, stop_token_ids=stops, sampling=Sampling(seed=1))
+    ).end != Ended("a", LENGTH)
     for seed in range(5):
-        outputs = alone(
-            small, replace(ASK, stop_token_ids=stops, min_tokens=5, sampling=Sampling(seed=seed))
+        outputs = run_alone(
+            small_model,
+            replace(ASK, stop_token_ids=stops, min_tokens=5, sampling=Sampling(seed=seed)),
         )
         assert len(outputs.tokens) > 5
         assert not stops.intersection(outputs.tokens[:5])
 
 
-def test_sampling_seed_is_reproducible_and_no_seed_is_random(small: Llama) -> None:
+def test_sampling_seed_is_reproducible_and_no_seed_is_random(small_model: Llama) -> None:
     ask = replace(ASK, sampling=Sampling(temperature=2.0, seed=4), max_tokens=20)
-    assert alone(small, ask).tokens == alone(small, ask).tokens
+    assert run_alone(small_model, ask).tokens == run_alone(small_model, ask).tokens
     assert (
-        alone(small, ask).tokens
-        != alone(small, replace(ask, sampling=Sampling(temperature=2.0, seed=-4))).tokens
+        run_alone(small_model, ask).tokens
+        != run_alone(small_model, replace(ask, sampling=Sampling(temperature=2.0, seed=-4))).tokens
     )
     free = replace(ask, sampling=Sampling(temperature=2.0))
-    assert alone(small, free).tokens != alone(small, free).tokens
+    assert run_alone(small_model, free).tokens != run_alone(small_model, free).tokens
 
 
-def test_matcher_constrains_tokens_until_its_end(small: Llama) -> None:
-    outputs = alone(small, replace(ASK, matcher=Only([{3, 4}, {5}, {6, 7}])))
+def test_matcher_constrains_tokens_until_its_end(small_model: Llama) -> None:
+    outputs = run_alone(
+        small_model, replace(ASK, matcher=AllowedTokensMatcher([{3, 4}, {5}, {6, 7}]))
+    )
     assert outputs.tokens[0] in {3, 4}
     assert outputs.tokens[1] == 5
     assert outputs.tokens[2] in {6, 7}
     assert outputs.end == Ended("a", STOP)
 
 
-def test_empty_token_mask_ends_sequence(small: Llama) -> None:
+def test_empty_token_mask_ends_sequence(small_model: Llama) -> None:
     ask = replace(
         ASK,
-        matcher=Only([{3}, {4}]),
+        matcher=AllowedTokensMatcher([{3}, {4}]),
         sampling=replace(GREEDY, allowed_token_ids=(3, 5)),
         logprobs=1,
     )
-    outputs = alone(small, ask)
+    outputs = run_alone(small_model, ask)
     assert (outputs.tokens, outputs.end) == ([3], Ended("a", STOP))
 
 
-def test_failing_matcher_fails_only_its_request(small: Llama) -> None:
-    bench = Bench(small)
+def test_failing_matcher_fails_only_its_request(small_model: Llama) -> None:
+    bench = StepperHarness(small_model)
     other = bench.add(replace(ASK, id="other"))
-    failing = bench.add(replace(ASK, matcher=Only([{3}, {4}, {5}], fail_at=1)))
+    failing = bench.add(replace(ASK, matcher=AllowedTokensMatcher([{3}, {4}, {5}], fail_at=1)))
     bench.finish()
-    assert other.tokens == alone(small, ASK).tokens
+    assert other.tokens == run_alone(small_model, ASK).tokens
     assert failing.tokens == [3]
     assert failing.end == Failed("a", "The grammar of this request failed.")
 
 
-def test_matcher_rejecting_allowed_token_fails_its_request(small: Llama) -> None:
-    class Fickle(Only):
+def test_matcher_rejecting_allowed_token_fails_its_request(small_model: Llama) -> None:
+    class Fickle(AllowedTokensMatcher):
         def replace(self, token: int) -> int:
             return token
 
         def advance(self, token: int) -> bool:
             return False
 
-    outputs = alone(small, replace(ASK, matcher=Fickle([{3}, {4}])))
+    outputs = run_alone(small_model, replace(ASK, matcher=Fickle([{3}, {4}])))
     assert outputs.end == Failed("a", "The grammar of this request failed.")
 
 
-def test_logprobs_contain_sampled_token_and_sorted_top(small: Llama) -> None:
-    outputs = alone(small, replace(ASK, logprobs=96, sampling=Sampling(temperature=3.0, seed=1)))
+def test_logprobs_contain_sampled_token_and_sorted_top(small_model: Llama) -> None:
+    outputs = run_alone(
+        small_model, replace(ASK, logprobs=96, sampling=Sampling(temperature=3.0, seed=1))
+    )
     for token, score in zip(outputs.tokens, outputs.scores, strict=True):
         assert score is not None
         assert score.rank is not None
@@ -158,15 +164,15 @@ def test_logprobs_contain_sampled_token_and_sorted_top(small: Llama) -> None:
         assert dict(score.top)[token] == score.logprob
         assert score.top[score.rank - 1][1] == score.logprob
         assert np.isclose(sum(np.exp(logprob) for _, logprob in score.top), 1.0)
-    assert alone(small, ASK).scores == [None] * 8
-    bare = alone(small, replace(ASK, logprobs=0)).scores
+    assert run_alone(small_model, ASK).scores == [None] * 8
+    bare = run_alone(small_model, replace(ASK, logprobs=0)).scores
     assert all(score and score.top == () and score.rank == 1 for score in bare)
 
 
-def test_logprobs_ignore_bias_penalties_and_temperature(small: Llama) -> None:
+def test_logprobs_ignore_bias_penalties_and_temperature(small_model: Llama) -> None:
     forced = replace(GREEDY, logit_bias=((9, 90.0),), repetition_penalty=1.9, temperature=0.0)
-    plain = alone(small, replace(ASK, logprobs=3))
-    changed = alone(small, replace(ASK, logprobs=3, sampling=forced))
+    plain = run_alone(small_model, replace(ASK, logprobs=3))
+    changed = run_alone(small_model, replace(ASK, logprobs=3, sampling=forced))
     assert plain.scores[0] is not None
     assert changed.scores[0] is not None
     assert changed.tokens[0] == 9
@@ -174,24 +180,28 @@ def test_logprobs_ignore_bias_penalties_and_temperature(small: Llama) -> None:
 
 
 @pytest.mark.parametrize("budget", [64, 7])
-def test_prompt_logprobs_equal_logprobs_of_sampled_tokens(small: Llama, budget: int) -> None:
-    sampled = alone(small, replace(ASK, max_tokens=150, logprobs=4, sampling=Sampling(seed=2)))
+def test_prompt_logprobs_equal_logprobs_of_sampled_tokens(small_model: Llama, budget: int) -> None:
+    sampled = run_alone(
+        small_model, replace(ASK, max_tokens=150, logprobs=4, sampling=Sampling(seed=2))
+    )
     prompt = (*PROMPT, *sampled.tokens)
     ask = TokenRequest(id="b", prompt=prompt, max_tokens=1, prompt_logprobs=4)
-    outputs = alone(small, ask, SchedulerConfig(max_num_batched_tokens=budget))
+    outputs = run_alone(small_model, ask, SchedulerConfig(max_num_batched_tokens=budget))
     scores = outputs.prompt[0].logprobs
     assert len(scores) == len(prompt)
     assert scores[0] is None
     assert list(scores[40:]) == sampled.scores
 
 
-def test_prompt_logprobs_of_single_token_prompt_are_none(small: Llama) -> None:
-    outputs = alone(small, TokenRequest(id="b", prompt=(5,), max_tokens=1, prompt_logprobs=2))
+def test_prompt_logprobs_of_single_token_prompt_are_none(small_model: Llama) -> None:
+    outputs = run_alone(
+        small_model, TokenRequest(id="b", prompt=(5,), max_tokens=1, prompt_logprobs=2)
+    )
     assert outputs.prompt[0].logprobs == (None,)
 
 
-def test_prompt_logprobs_bypass_prefix_cache(small: Llama) -> None:
-    bench = Bench(small)
+def test_prompt_logprobs_bypass_prefix_cache(small_model: Llama) -> None:
+    bench = StepperHarness(small_model)
     first = bench.add(ASK)
     plain = replace(ASK, id="b")
     bench.finish()
@@ -202,8 +212,8 @@ def test_prompt_logprobs_bypass_prefix_cache(small: Llama) -> None:
     assert scored.tokens == cached.tokens == first.tokens
 
 
-def test_prefix_cache_covers_previous_turn(small: Llama) -> None:
-    bench = Bench(small)
+def test_prefix_cache_covers_previous_turn(small_model: Llama) -> None:
+    bench = StepperHarness(small_model)
     first = bench.add(replace(ASK, max_tokens=30))
     bench.finish()
     second = bench.add(TokenRequest(id="b", prompt=(*PROMPT, *first.tokens, 1, 2), max_tokens=1))
@@ -211,7 +221,7 @@ def test_prefix_cache_covers_previous_turn(small: Llama) -> None:
     assert second.cached == [64]
 
 
-def test_preemption_keeps_tokens_unchanged(small: Llama) -> None:
+def test_preemption_keeps_tokens_unchanged(small_model: Llama) -> None:
     asks = [
         replace(
             ASK,
@@ -222,14 +232,17 @@ def test_preemption_keeps_tokens_unchanged(small: Llama) -> None:
         )
         for key in range(4)
     ]
-    bench = Bench(
-        small, SchedulerConfig(max_num_batched_tokens=20), num_kv_tokens=240, max_model_len=240
+    bench = StepperHarness(
+        small_model,
+        SchedulerConfig(max_num_batched_tokens=20),
+        num_kv_tokens=240,
+        max_model_len=240,
     )
     streams = [bench.add(ask) for ask in asks]
     bench.finish()
     assert bench.stepper.scheduler.num_preemptions > 0
     for one, ask in zip(streams, asks, strict=True):
-        assert one.answer == alone(small, ask).answer
+        assert one.answer == run_alone(small_model, ask).answer
         assert len(one.cached) == 1
 
 
@@ -238,41 +251,46 @@ LIMIT = ReasoningBudget(
 )
 
 
-def test_reasoning_budget_exhausted_forces_end_tokens(small: Llama) -> None:
+def test_reasoning_budget_exhausted_forces_end_tokens(small_model: Llama) -> None:
     sampling = replace(GREEDY, logit_bias=((91, -100.0), (92, -100.0)))
-    outputs = alone(small, replace(ASK, sampling=sampling, reasoning_budget=LIMIT, logprobs=2))
+    outputs = run_alone(
+        small_model, replace(ASK, sampling=sampling, reasoning_budget=LIMIT, logprobs=2)
+    )
     assert outputs.tokens[5:7] == [92, 91]
     assert not {91, 92}.intersection(outputs.tokens[:5])
     assert outputs.scores[5] is not None
     assert (outputs.scores[5].rank or 0) > 1
 
 
-def test_reasoning_end_rejected_by_grammar_is_not_forced(small: Llama) -> None:
+def test_reasoning_end_rejected_by_grammar_is_not_forced(small_model: Llama) -> None:
     free = [set(range(80))] * 6
-    outputs = alone(
-        small, replace(ASK, reasoning_budget=LIMIT, matcher=Only([*free, {92}, {91}, {3}]))
+    outputs = run_alone(
+        small_model,
+        replace(
+            ASK, reasoning_budget=LIMIT, matcher=AllowedTokensMatcher([*free, {92}, {91}, {3}])
+        ),
     )
     assert outputs.tokens[5] < 80
     assert outputs.tokens[6:] == [92, 91]
     assert outputs.end == Ended("a", LENGTH)
 
 
-def test_forced_stop_token_before_min_tokens_does_not_end(small: Llama) -> None:
+def test_forced_stop_token_before_min_tokens_does_not_end(small_model: Llama) -> None:
     ask = replace(
         ASK, reasoning_budget=replace(LIMIT, max_tokens=0), stop_token_ids=frozenset({91})
     )
-    assert alone(small, ask).tokens == [92, 91]
-    longer = alone(small, replace(ask, min_tokens=2)).tokens
+    assert run_alone(small_model, ask).tokens == [92, 91]
+    longer = run_alone(small_model, replace(ask, min_tokens=2)).tokens
     assert longer[:2] == [92, 91]
     assert len(longer) > 2
 
 
-def test_step_exception_fails_only_running_sequences(small: Llama) -> None:
-    class Exploding(Only):
+def test_step_exception_fails_only_running_sequences(small_model: Llama) -> None:
+    class Exploding(AllowedTokensMatcher):
         def mask(self) -> bytes:
             raise KeyboardInterrupt
 
-    bench = Bench(small, SchedulerConfig(max_num_seqs=2))
+    bench = StepperHarness(small_model, SchedulerConfig(max_num_seqs=2))
     running = [
         bench.add(replace(ASK, id="x")),
         bench.add(replace(ASK, id="y", matcher=Exploding([{1}]))),
@@ -284,12 +302,12 @@ def test_step_exception_fails_only_running_sequences(small: Llama) -> None:
         bench.outputs[output.key].append(output.output)
     bench.finish()
     assert [type(outputs.end) for outputs in running] == [Failed, Failed]
-    assert waiting.tokens == alone(small, ASK).tokens
+    assert waiting.tokens == run_alone(small_model, ASK).tokens
     assert waiting.cached == [0]
 
 
 def test_nan_logits_fail_sequence(tmp_path: Path) -> None:
-    outputs = alone(make_model(tmp_path, norm=math.nan), replace(ASK, logprobs=2))
+    outputs = run_alone(make_model(tmp_path, norm=math.nan), replace(ASK, logprobs=2))
     assert outputs.tokens == []
     assert outputs.end == Failed("a", "The model returned invalid probabilities.")
 
@@ -304,12 +322,12 @@ def test_nan_prompt_does_not_affect_other_sequences(tmp_path: Path) -> None:
         replace(ask, id=str(key), prompt=tuple(RNG.integers(0, 95, 30).tolist()))
         for key in range(4)
     ]
-    bench = Bench(model, num_kv_tokens=128, max_model_len=64)
+    bench = StepperHarness(model, num_kv_tokens=128, max_model_len=64)
     poisoned = [bench.add(replace(ASK, prompt=(*PROMPT[:20], 95, *PROMPT[:20]))) for _ in range(2)]
     streams = [bench.add(ask) for ask in asks]
     bench.finish()
     assert [type(one.end) for one in poisoned] == [Failed, Failed]
-    assert [one.answer for one in streams] == [alone(model, ask).answer for ask in asks]
+    assert [one.answer for one in streams] == [run_alone(model, ask).answer for ask in asks]
     assert all(len(one.tokens) == 8 for one in streams)
 
 
@@ -318,7 +336,7 @@ def test_short_sequences_decode_during_long_prefill(tmp_path: Path) -> None:
         layers=1, hidden=16, heads=1, kv_heads=1, head_dim=8, intermediate=16, max_positions=32768
     )
     model = make_model(tmp_path, shape)
-    bench = Bench(model, SchedulerConfig(max_step_pairs=1 << 22), num_kv_tokens=65536)
+    bench = StepperHarness(model, SchedulerConfig(max_step_pairs=1 << 22), num_kv_tokens=65536)
     long = TokenRequest(
         id="long", prompt=tuple(RNG.integers(0, 96, 30_000).tolist()), max_tokens=3, sampling=GREEDY
     )

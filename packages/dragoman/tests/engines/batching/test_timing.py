@@ -25,7 +25,7 @@ from dragoman.engines.tiny.llama import Llama
 from dragoman.engines.tiny.paged_llama import PagedLlama
 from dragoman.pipeline.request_metrics import RequestMetrics, add_timings, measure
 
-from ..harness import GREEDY, Client, Only
+from ..harness import GREEDY, AllowedTokensMatcher, Client
 
 ASK = TokenRequest(id="a", prompt=tuple(range(3, 20)), max_tokens=4, sampling=GREEDY)
 
@@ -38,7 +38,7 @@ class Clock:
         return self.now
 
 
-class Slow(Only):
+class SlowMatcher(AllowedTokensMatcher):
     """A matcher that makes each step take two seconds."""
 
     def __init__(self, clock: Clock) -> None:
@@ -50,13 +50,15 @@ class Slow(Only):
         return super().mask()
 
 
-async def test_scheduled_output_reports_start_of_first_step(small: Llama) -> None:
+async def test_scheduled_output_reports_start_of_first_step(small_model: Llama) -> None:
     clock = Clock()
-    engine = BatchingEngine(PagedLlama(small), EngineConfig(512, 2048), build_rng, clock)
+    engine = BatchingEngine(PagedLlama(small_model), EngineConfig(512, 2048), build_rng, clock)
     await engine.start()
     client = Client(engine)
     outputs = client.send(
-        TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=Slow(clock))
+        TokenRequest(
+            id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=SlowMatcher(clock)
+        )
     )
     await client.ends(outputs)
     await engine.stop()

@@ -73,11 +73,11 @@ async def test_embed_without_normalize_module_returns_raw_vectors(tmp_path: Path
 async def test_embed_dimensions_truncates_and_renormalizes_vector(tmp_path: Path):
     directory = write_encoder(tmp_path, more={"matryoshka_dimensions": [8, 16]})
     async with running(directory) as engine:
-        whole = numbers(
+        full = numbers(
             (await engine.embed(EmbedRequest("m", TEXTS[:1], normalize=False))).vectors[0]
         )
         short = numbers((await engine.embed(EmbedRequest("m", TEXTS[:1], dimensions=8))).vectors[0])
-    assert np.allclose(short, whole[:8] / np.linalg.norm(whole[:8]), atol=1e-6)
+    assert np.allclose(short, full[:8] / np.linalg.norm(full[:8]), atol=1e-6)
     with pytest.raises(RequestError, match="8, 16"):
         engine.embedding_info.check_dimensions(12)
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.engines.harness import Only
+from tests.engines.harness import AllowedTokensMatcher
 
 from dragoman.core.errors import EngineError
 from dragoman.core.events import FinishReason
@@ -132,7 +132,7 @@ def test_tokens_cut_within_character_are_requested_separately() -> None:
 
 
 def test_token_rejected_by_grammar_is_replaced() -> None:
-    one = answer(matcher=Only([[0], [1, 4]]), grammar="start: AB")
+    one = answer(matcher=AllowedTokensMatcher([[0], [1, 4]]), grammar="start: AB")
     assert one.build_body(0, cached=False).grammar == build_native_grammar("start: AB", {END})
     assert list_tokens(one.feed(CompletionChunk("a", (0,), tokens_predicted=1))) == [0]
     assert one.feed(CompletionChunk("a", (0,), tokens_predicted=2)) == []
@@ -226,10 +226,10 @@ def test_prompt_logprobs_are_computed_by_forced_generation() -> None:
         len(WORDS),
         ((0, 200.0),),
     )
-    whole = (TopLogprob(0, -0.5), TopLogprob(2, -4.0))
+    full = (TopLogprob(0, -0.5), TopLogprob(2, -4.0))
     one.feed(
         CompletionChunk(
-            "a", (0,), True, 1, "limit", completion_probabilities=(ScoredToken(0, -0.5, whole),)
+            "a", (0,), True, 1, "limit", completion_probabilities=(ScoredToken(0, -0.5, full),)
         )
     )
     last = one.build_body(0, cached=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.engines.harness import GREEDY, Only, Outputs, Speaker, alone
+from tests.engines.harness import GREEDY, AllowedTokensMatcher, EngineClient, Outputs, run_alone
 
 from dragoman.constraints.grammar_compiler import Compiler
 from dragoman.core.errors import EngineError, Unsupported
@@ -54,7 +54,7 @@ TOKENIZER = load_tokenizer(tiny.find_bundled_model())
 
 
 @pytest.fixture(scope="module")
-def packaged() -> Llama:
+def bundled_model() -> Llama:
     return read_model(tiny.find_bundled_model())
 
 
@@ -63,7 +63,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_embedded(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
 
 
-class Client(Speaker):
+class Client(EngineClient):
     def __init__(self, engine: LlamaCppEngine) -> None:
         super().__init__(engine)
         self.engine = engine
@@ -98,7 +98,7 @@ def ids(text: str) -> tuple[int, ...]:
     return tuple(TOKENIZER.encode(text, special=True))
 
 
-def talk(text: str) -> tuple[int, ...]:
+def encode_chat(text: str) -> tuple[int, ...]:
     return ids(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n")
 
 
@@ -106,7 +106,7 @@ def prompts() -> list[tuple[int, ...]]:
     """Common and unusual texts."""
     rng = np.random.default_rng(5)
     texts = [
-        talk(f"{verb} {thing}.")
+        encode_chat(f"{verb} {thing}.")
         for verb in ("Tell me", "What is", "Count", "Repeat")
         for thing in ("a story", "3 + 4", "to 9")
     ]
@@ -116,7 +116,7 @@ def prompts() -> list[tuple[int, ...]]:
     ]
 
 
-async def test_greedy_tokens_match_numpy(packaged: Llama, file: Path) -> None:
+async def test_greedy_tokens_match_numpy(bundled_model: Llama, file: Path) -> None:
     asks = [
         TokenRequest(
             id=str(n),
@@ -132,7 +132,8 @@ async def test_greedy_tokens_match_numpy(packaged: Llama, file: Path) -> None:
         streams = [client.send(ask) for ask in asks]
         await client.ends(*streams)
     compared = sum(
-        agree(alone(packaged, ask), theirs) for ask, theirs in zip(asks, streams, strict=True)
+        agree(run_alone(bundled_model, ask), theirs)
+        for ask, theirs in zip(asks, streams, strict=True)
     )
     assert compared > 300
 
@@ -153,13 +154,16 @@ def agree(ours: Outputs, theirs: Outputs) -> int:
     return len(ours.tokens)
 
 
-async def test_repetition_penalty_matches_numpy(packaged: Llama, file: Path) -> None:
+async def test_repetition_penalty_matches_numpy(bundled_model: Llama, file: Path) -> None:
     sampling = Sampling(temperature=0, repetition_penalty=1.3)
     ask = TokenRequest(
-        id="a", prompt=talk("Once upon a time. Tell me a story."), max_tokens=24, sampling=sampling
+        id="a",
+        prompt=encode_chat("Once upon a time. Tell me a story."),
+        max_tokens=24,
+        sampling=sampling,
     )
     async with serving(file) as client:
-        assert (await client.ask(ask)).tokens == alone(packaged, ask).tokens
+        assert (await client.ask(ask)).tokens == run_alone(bundled_model, ask).tokens
 
 
 @pytest.mark.parametrize(
@@ -168,38 +172,43 @@ async def test_repetition_penalty_matches_numpy(packaged: Llama, file: Path) -> 
     ids=["presence", "frequency", "", ""],
 )
 async def test_presence_and_frequency_penalty_ignore_prompt(
-    packaged: Llama, file: Path, presence: float, frequency: float
+    bundled_model: Llama, file: Path, presence: float, frequency: float
 ) -> None:
     """llama.cpp counts the prompt too; this prompt contains the words of the answer."""
     sampling = Sampling(temperature=0, presence_penalty=presence, frequency_penalty=frequency)
-    prompt = talk("Once upon a time there was a dog. Tell me a story about the dog.")
+    prompt = encode_chat("Once upon a time there was a dog. Tell me a story about the dog.")
     ask = TokenRequest(
         id="a", prompt=prompt, max_tokens=80, sampling=sampling, stop_token_ids=frozenset({2})
     )
     plain = msgspec.structs.replace(ask, sampling=GREEDY)
     async with serving(file) as client:
         outputs = await client.ask(ask)
-    assert (outputs.tokens, outputs.end) == (alone(packaged, ask).tokens, alone(packaged, ask).end)
-    assert outputs.tokens != alone(packaged, plain).tokens
+    assert (outputs.tokens, outputs.end) == (
+        run_alone(bundled_model, ask).tokens,
+        run_alone(bundled_model, ask).end,
+    )
+    assert outputs.tokens != run_alone(bundled_model, plain).tokens
     assert set(outputs.tokens) & set(prompt)
 
 
 async def test_unsupported_penalty_combination_is_rejected(file: Path) -> None:
     sampling = Sampling(repetition_penalty=1.2, presence_penalty=1.0)
-    ask = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=2, sampling=sampling)
+    ask = TokenRequest(id="a", prompt=encode_chat("Hi"), max_tokens=2, sampling=sampling)
     async with serving(file) as client:
         with pytest.raises(Unsupported, match="repetition_penalty together with presence_penalty"):
             client.engine.add(ask, lambda _: None)
 
 
 @pytest.mark.parametrize("alternatives", [0, 3])
-async def test_prompt_logprobs_match_numpy(packaged: Llama, file: Path, alternatives: int) -> None:
+async def test_prompt_logprobs_match_numpy(
+    bundled_model: Llama, file: Path, alternatives: int
+) -> None:
     """The prompts have end-of-turn tokens, and characters of several tokens: llama.cpp
     reports only their last ones.
     """
     prompts = [
-        talk("Hi 😀 there 👍🏽京") + ids("Hello"),
-        talk("Tell me a story. ") * 30,
+        encode_chat("Hi 😀 there 👍🏽京") + ids("Hello"),
+        encode_chat("Tell me a story. ") * 30,
         ids("a")[:1],
     ]
     async with serving(file) as client:
@@ -208,7 +217,7 @@ async def test_prompt_logprobs_match_numpy(packaged: Llama, file: Path, alternat
                 id="a", prompt=prompt, max_tokens=4, sampling=GREEDY, prompt_logprobs=alternatives,
                 stop_token_ids=frozenset({2}),
             )  # fmt: skip
-            ours, theirs = alone(packaged, ask), await client.ask(ask)
+            ours, theirs = run_alone(bundled_model, ask), await client.ask(ask)
             assert (theirs.tokens, theirs.cached) == (ours.tokens, [0])
             (known,) = ours.prompt
             (found,) = theirs.prompt
@@ -227,23 +236,24 @@ async def test_prompt_logprobs_match_numpy(packaged: Llama, file: Path, alternat
 
 @pytest.mark.parametrize("budget", [0, 5])
 async def test_exhausted_reasoning_budget_forces_end(
-    packaged: Llama, file: Path, budget: int
+    bundled_model: Llama, file: Path, budget: int
 ) -> None:
     end = ids("</think>")
     limit = ReasoningBudget(budget, (), end, (*ids("Stop."), *end), is_open=True)
     ask = TokenRequest(
-        id="a", prompt=talk("Tell me a story."), max_tokens=30, sampling=GREEDY, reasoning_budget=limit, logprobs=2,
+        id="a", prompt=encode_chat("Tell me a story."), max_tokens=30, sampling=GREEDY,
+        reasoning_budget=limit, logprobs=2,
         stop_token_ids=frozenset({2}),
     )  # fmt: skip
     async with serving(file) as client:
         outputs = await client.ask(ask)
-    known = alone(packaged, ask)
+    known = run_alone(bundled_model, ask)
     assert tuple(outputs.tokens[budget : budget + len(limit.forced_ids)]) == limit.forced_ids
     assert outputs.tokens == known.tokens
     assert [score and round(score.logprob, 1) for score in outputs.scores][budget] is not None
 
 
-async def test_flash_attention_keeps_greedy_tokens(packaged: Llama, file: Path) -> None:
+async def test_flash_attention_keeps_greedy_tokens(bundled_model: Llama, file: Path) -> None:
     asks = [
         TokenRequest(
             id=str(n), prompt=prompt, max_tokens=20, sampling=GREEDY, stop_token_ids=frozenset({2})
@@ -253,10 +263,10 @@ async def test_flash_attention_keeps_greedy_tokens(packaged: Llama, file: Path) 
     async with serving(file, deterministic=False) as client:
         streams = [client.send(ask) for ask in asks]
         await client.ends(*streams)
-    assert [one.tokens for one in streams] == [alone(packaged, ask).tokens for ask in asks]
+    assert [one.tokens for one in streams] == [run_alone(bundled_model, ask).tokens for ask in asks]
 
 
-class Follows:
+class SequenceMatcher:
     """A matcher that allows exactly one sequence of tokens."""
 
     def __init__(self, tokens: tuple[int, ...]) -> None:
@@ -280,7 +290,12 @@ class Follows:
 
 
 async def test_failing_matcher_fails_only_its_request(file: Path) -> None:
-    ask = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=5, matcher=Only([[300]], fail_at=0))
+    ask = TokenRequest(
+        id="a",
+        prompt=encode_chat("Hi"),
+        max_tokens=5,
+        matcher=AllowedTokensMatcher([[300]], fail_at=0),
+    )
     async with serving(file) as client:
         broken = client.send(ask)
         fine = client.send(msgspec.structs.replace(ask, id="b", matcher=None))
@@ -304,10 +319,12 @@ async def test_tokens_of_partial_characters_are_reported(file: Path) -> None:
     spelled = ids("a😀b👍🏽京")
     assert len(spelled) > 12
     async with serving(file) as client:
-        bound = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=40, matcher=Follows(spelled))
+        bound = TokenRequest(
+            id="a", prompt=encode_chat("Hi"), max_tokens=40, matcher=SequenceMatcher(spelled)
+        )
         assert tuple((await client.ask(bound)).tokens) == spelled
         for most in range(1, len(spelled)):
-            cut = msgspec.structs.replace(bound, max_tokens=most, matcher=Follows(spelled))
+            cut = msgspec.structs.replace(bound, max_tokens=most, matcher=SequenceMatcher(spelled))
             assert tuple((await client.ask(cut)).tokens) == spelled[:most]
 
 
@@ -316,7 +333,7 @@ async def test_invalid_utf8_output_reports_all_tokens(file: Path) -> None:
     requested again.
     """
     hot = Sampling(temperature=1e6, seed=5)
-    ask = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=300, sampling=hot)
+    ask = TokenRequest(id="a", prompt=encode_chat("Hi"), max_tokens=300, sampling=hot)
     async with serving(file) as client:
         outputs = await client.ask(ask)
         assert len(outputs.tokens) == 300
@@ -326,7 +343,7 @@ async def test_invalid_utf8_output_reports_all_tokens(file: Path) -> None:
 
 
 async def test_sampling_respects_min_allowed_tokens_and_bad_words(file: Path) -> None:
-    story = talk("Tell me a story.")
+    story = encode_chat("Tell me a story.")
     end = frozenset({2})
     plain = TokenRequest(id="a", prompt=story, max_tokens=100, sampling=GREEDY, stop_token_ids=end)
     async with serving(file) as client:
@@ -353,7 +370,9 @@ async def test_sampling_respects_min_allowed_tokens_and_bad_words(file: Path) ->
 
 async def test_preempted_sequences_keep_their_tokens(file: Path) -> None:
     asks = [
-        TokenRequest(id=str(n), prompt=talk(f"Count to {n}."), max_tokens=100, sampling=GREEDY)
+        TokenRequest(
+            id=str(n), prompt=encode_chat(f"Count to {n}."), max_tokens=100, sampling=GREEDY
+        )
         for n in range(8)
     ]
     async with serving(file, max_model_len=200, num_kv_tokens=260) as client:
@@ -365,7 +384,9 @@ async def test_preempted_sequences_keep_their_tokens(file: Path) -> None:
 
 
 async def test_sequence_aborted_at_start_releases_its_slot(file: Path) -> None:
-    ask = TokenRequest(id="a", prompt=talk("Tell me a story."), max_tokens=4, sampling=GREEDY)
+    ask = TokenRequest(
+        id="a", prompt=encode_chat("Tell me a story."), max_tokens=4, sampling=GREEDY
+    )
     async with serving(file, max_num_seqs=2) as client:
         for number in range(3):
             client.send(msgspec.structs.replace(ask, id=f"gone-{number}", cache_salt="theirs"))
@@ -381,7 +402,11 @@ async def test_sequence_aborted_at_start_releases_its_slot(file: Path) -> None:
 
 async def test_prefix_cache_hits_only_for_same_salt(file: Path) -> None:
     ask = TokenRequest(
-        id="a", prompt=talk("Tell me a story."), max_tokens=4, sampling=GREEDY, cache_salt="mine"
+        id="a",
+        prompt=encode_chat("Tell me a story."),
+        max_tokens=4,
+        sampling=GREEDY,
+        cache_salt="mine",
     )
     async with serving(file) as client:
         first, second = await client.ask(ask), await client.ask(ask)
@@ -394,7 +419,9 @@ async def test_prefix_cache_hits_only_for_same_salt(file: Path) -> None:
 
 
 async def test_killed_process_fails_sequences_and_restarts(file: Path) -> None:
-    ask = TokenRequest(id="a", prompt=talk("Tell me a story."), max_tokens=900, sampling=GREEDY)
+    ask = TokenRequest(
+        id="a", prompt=encode_chat("Tell me a story."), max_tokens=900, sampling=GREEDY
+    )
     async with serving(file) as client:
         engine = client.engine
         outputs = client.send(ask)
@@ -423,7 +450,9 @@ def test_load_broken_file_raises_one_line_error(file: Path, tmp_path: Path) -> N
 
 
 async def test_split_model_matches_single_file(file: Path, tmp_path: Path) -> None:
-    ask = TokenRequest(id="a", prompt=talk("Tell me a story."), max_tokens=8, sampling=GREEDY)
+    ask = TokenRequest(
+        id="a", prompt=encode_chat("Tell me a story."), max_tokens=8, sampling=GREEDY
+    )
     first = write_embedded(tmp_path / "tiny.gguf", split=20)
     assert len(find_parts(first)) > 1
     async with serving(first) as several, serving(file) as one:
@@ -432,7 +461,9 @@ async def test_split_model_matches_single_file(file: Path, tmp_path: Path) -> No
 
 async def test_hanging_process_is_reported_unhealthy(file: Path) -> None:
     now = [0.0]
-    ask = TokenRequest(id="a", prompt=talk("Tell me a story."), max_tokens=900, sampling=GREEDY)
+    ask = TokenRequest(
+        id="a", prompt=encode_chat("Tell me a story."), max_tokens=900, sampling=GREEDY
+    )
     async with serving(file, clock=lambda: now[0]) as client:
         outputs = client.send(ask)
         await client.until(outputs, tokens=3)
@@ -453,7 +484,7 @@ def test_check_tokenizer_mismatch_raises() -> None:
 
 
 async def test_aborted_sequence_frees_slot_immediately(file: Path) -> None:
-    ask = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=900, sampling=GREEDY)
+    ask = TokenRequest(id="a", prompt=encode_chat("Hi"), max_tokens=900, sampling=GREEDY)
     async with serving(file, max_num_seqs=1) as client:
         running = client.send(ask)
         waiting = client.send(msgspec.structs.replace(ask, id="b", max_tokens=3))
@@ -519,7 +550,7 @@ async def test_grammar_output_ends_at_every_end_token(file: Path, end: int) -> N
     grammar = Compiler(TOKENIZER, END_TEXTS).compile_text('start: "x"?', None)
     ask = TokenRequest(
         id="a",
-        prompt=talk("Hi"),
+        prompt=encode_chat("Hi"),
         max_tokens=5,
         sampling=Sampling(temperature=0, logit_bias=((end, 100.0),)),
         stop_token_ids=frozenset(END_TEXTS),

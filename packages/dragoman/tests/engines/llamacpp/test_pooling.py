@@ -16,13 +16,14 @@ from tests.engines.encoder.directories import write_encoder as write_directory
 from dragoman.core.encoder import Encoder
 from dragoman.core.encoder_requests import EmbedRequest, ScoreRequest, TextInputs, TokenizedPair
 from dragoman.core.errors import EngineError, RequestError
-from dragoman.engines import encoder_engine as encoder
+from dragoman.engines import encoder_engine
 from dragoman.engines.encoder_engine import BertEmbedder, BertScorer
 from dragoman.engines.llamacpp import LlamaCppEmbedder, LlamaCppScorer
 from dragoman.engines.llamacpp.pooling import check_numbers
 from dragoman.engines.llamacpp.wire import EmbeddingItem
 from dragoman.launch import build_models
-from dragoman.pipeline.model_registry import EmbedderBackend, ScorerBackend, ServedModel
+from dragoman.pipeline.engine_backends import EmbedderBackend, ScorerBackend
+from dragoman.pipeline.served_model import ServedModel
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
@@ -55,7 +56,7 @@ def vectors(packed: tuple[bytes, ...]) -> np.ndarray:
     ("pooling", "mode"), [(1, "pooling_mode_mean_tokens"), (2, "pooling_mode_cls_token")]
 )
 async def test_embed_vectors_match_numpy(tmp_path: Path, pooling: int, mode: str) -> None:
-    ours = encoder.load(write_directory(tmp_path, pooling=mode))
+    ours = encoder_engine.load(write_directory(tmp_path, pooling=mode))
     model = build_model(write_encoder(tmp_path / "bert.gguf", pooling=pooling))
     assert isinstance(model.backend, EmbedderBackend)
     theirs = model.backend.engine
@@ -79,7 +80,7 @@ async def test_embed_vectors_match_numpy(tmp_path: Path, pooling: int, mode: str
 
 async def test_single_segment_scores_match_numpy(tmp_path: Path) -> None:
     """llama.cpp does not support a second segment."""
-    ours = encoder.load(write_directory(tmp_path, SCORER))
+    ours = encoder_engine.load(write_directory(tmp_path, SCORER))
     model = build_model(write_encoder(tmp_path / "rank.gguf", SCORER, pooling=4))
     assert isinstance(model.backend, ScorerBackend)
     theirs = model.backend.engine

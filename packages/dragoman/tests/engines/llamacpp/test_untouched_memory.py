@@ -16,7 +16,6 @@ from dragoman.engines.llamacpp.process import CHILD_VARIABLES
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
-ROOT = Path(__file__).parents[3]
 SIZE = 64 << 20
 MARK_AT = 5 << 20
 
@@ -42,8 +41,11 @@ def test_cleared_pages_are_released_and_written_pages_are_kept() -> None:
     program = f"from {__name__} import check_pages; check_pages()"
     done = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=ROOT,
-        env={**os.environ, **CHILD_VARIABLES},
+        env={
+            **os.environ,
+            **CHILD_VARIABLES,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        },
         capture_output=True,
         text=True,
         check=False,

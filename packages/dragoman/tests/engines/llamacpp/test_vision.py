@@ -15,7 +15,7 @@ import pytest
 
 from dragoman.core.capabilities import Feature
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError
 from dragoman.store import MemoryStore
@@ -58,7 +58,7 @@ async def serving(directory: Path, **more: Any) -> AsyncGenerator[httpx2.AsyncCl
     models = build_models(settings(directory, **more), SystemClock())
     await models.start()
     try:
-        transport = httpx2.ASGITransport(create_app(models, store=MemoryStore()))
+        transport = httpx2.ASGITransport(build_asgi_app(models, store=MemoryStore()))
         async with httpx2.AsyncClient(
             transport=transport, base_url="http://localhost", timeout=60
         ) as http:
@@ -101,16 +101,21 @@ async def test_image_answers_are_independent_of_batch_and_cache(directory: Path)
         (RED, RED),
     ]
     async with serving(directory) as http:
-        alone = [await get_token_ids(http, *talk) for talk in talks]
+        alone = [await get_token_ids(http, *conversation) for conversation in talks]
         assert alone[0] != alone[1]
         assert alone[2] != alone[3]
         # Prompts that differ only in their images must not share slots.
-        assert [await get_token_ids(http, *talk) for talk in reversed(talks)] == alone[::-1]
+        assert [
+            await get_token_ids(http, *conversation) for conversation in reversed(talks)
+        ] == alone[::-1]
         assert (
-            await asyncio.gather(*(get_token_ids(http, *talk) for talk in talks * 2)) == alone * 2
+            await asyncio.gather(
+                *(get_token_ids(http, *conversation) for conversation in talks * 2)
+            )
+            == alone * 2
         )
     async with serving(directory, enable_prefix_caching=False) as http:
-        assert [await get_token_ids(http, *talk) for talk in talks] == alone
+        assert [await get_token_ids(http, *conversation) for conversation in talks] == alone
 
 
 async def test_image_chat_stream_matches_response_and_usage(directory: Path) -> None:
@@ -120,20 +125,20 @@ async def test_image_chat_stream_matches_response_and_usage(directory: Path) -> 
         )
         request = body("What is it?", GREEN)
         del request["return_token_ids"]
-        whole = await client.chat.completions.create(model="tiny", **request)
+        full = await client.chat.completions.create(model="tiny", **request)
         streamed = await client.chat.completions.create(
             model="tiny", stream=True, stream_options={"include_usage": True}, **request
         )
         chunks = [chunk async for chunk in streamed]
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-        assert text == whole.choices[0].message.content
-        assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
+        assert text == full.choices[0].message.content
+        assert chunks[-1].usage.prompt_tokens == full.usage.prompt_tokens
         again = (await chat(http, "What is it?", GREEN))["usage"]
         assert again["prompt_tokens_details"]["cached_tokens"] == again["prompt_tokens"] - 1
         bare = (await chat(http, "What is it?", ""))["usage"]["prompt_tokens"]
         two = (await chat(http, "What is it?", GREEN, RED))["usage"]["prompt_tokens"]
-        assert whole.usage.prompt_tokens - bare == PATCHES
-        assert two - whole.usage.prompt_tokens == PATCHES
+        assert full.usage.prompt_tokens - bare == PATCHES
+        assert two - full.usage.prompt_tokens == PATCHES
 
 
 async def test_messages_and_count_tokens_include_images(directory: Path) -> None:
@@ -146,9 +151,11 @@ async def test_messages_and_count_tokens_include_images(directory: Path) -> None
             "type": "image",
             "source": {"type": "base64", "media_type": "image/png", "data": url},
         }
-        talk = [{"role": "user", "content": [block, {"type": "text", "text": "What is it?"}]}]
-        answer = await client.messages.create(model="tiny", max_tokens=8, messages=talk)
-        count = await client.messages.count_tokens(model="tiny", messages=talk)
+        conversation = [
+            {"role": "user", "content": [block, {"type": "text", "text": "What is it?"}]}
+        ]
+        answer = await client.messages.create(model="tiny", max_tokens=8, messages=conversation)
+        count = await client.messages.count_tokens(model="tiny", messages=conversation)
         assert count.input_tokens == answer.usage.input_tokens + (
             answer.usage.cache_read_input_tokens or 0
         )

@@ -20,7 +20,7 @@ from dragoman.engines.batching import SchedulerConfig
 from dragoman.engines.mlx import build_paged_model, caches, load_network, mx
 from dragoman.engines.tiny.llama import Llama
 
-from ..harness import GREEDY, Bench, Outputs, alone, generate_with_files
+from ..harness import GREEDY, Outputs, StepperHarness, generate_with_files, run_alone
 
 pytestmark = pytest.mark.mlx
 
@@ -76,7 +76,7 @@ def test_mixed_batch_tokens_match_mlx_lm(kind: str) -> None:
     expected = [generate_alone(alike, prompt, 12) for prompt in prompts]
     model, bytes_per_token = build_paged_model(alike, vocab=96, max_positions=512)
     assert bytes_per_token > 0
-    bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24))
+    bench = StepperHarness(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24))
     streams = [
         bench.add(TokenRequest(id=str(place), prompt=tuple(prompt), max_tokens=12, sampling=GREEDY))
         for place, prompt in enumerate(prompts)
@@ -125,17 +125,17 @@ def test_build_paged_model_rejects_position_dependent_attention() -> None:
         build_paged_model(KeyCountAttention(), vocab=96, max_positions=512)
 
 
-def test_bundled_model_matches_numpy(packaged: Llama) -> None:
+def test_bundled_model_matches_numpy(bundled_model: Llama) -> None:
     loaded, _ = load_network(tiny.find_bundled_model(), dtype="float32", trust_remote_code=False)
     model, _ = build_paged_model(
-        loaded, vocab=packaged.config.vocab, max_positions=packaged.config.max_positions
+        loaded, vocab=bundled_model.config.vocab, max_positions=bundled_model.config.max_positions
     )
     prompt = tuple(np.random.default_rng(5).integers(3, model.vocab, 200).tolist())
     ask = TokenRequest(
         id="a", prompt=prompt, max_tokens=30, sampling=GREEDY, logprobs=3, prompt_logprobs=1
     )
-    ours = alone(packaged, ask)
-    theirs = alone(model, ask)
+    ours = run_alone(bundled_model, ask)
+    theirs = run_alone(model, ask)
     assert theirs.tokens == ours.tokens
     found = [score.logprob for score in theirs.prompt[0].logprobs if score]
     assert found == pytest.approx(
@@ -145,7 +145,7 @@ def test_bundled_model_matches_numpy(packaged: Llama) -> None:
 
 def test_cached_prompt_gives_same_tokens() -> None:
     model, _ = build_paged_model(network("llama"), vocab=96, max_positions=512)
-    bench = Bench(model)
+    bench = StepperHarness(model)
     ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
     first = bench.add(ask)
     bench.finish()

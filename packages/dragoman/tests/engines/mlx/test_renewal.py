@@ -15,7 +15,7 @@ from dragoman.core.weight_updates import WeightsInMemory, WeightsOnDisk
 from dragoman.engines import mlx
 from dragoman.engines.batching import EngineLimits
 
-from ..harness import GREEDY, alone, run_client
+from ..harness import GREEDY, run_alone, run_client
 from ..tiny.models import make_model, write_model
 
 pytestmark = pytest.mark.mlx
@@ -27,7 +27,7 @@ async def test_update_weights_matches_numpy(tmp_path: Path) -> None:
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
     write_model(tmp_path / "old")
-    expected = alone(make_model(tmp_path / "new", seed=1), ASK).tokens
+    expected = run_alone(make_model(tmp_path / "new", seed=1), ASK).tokens
     engine = mlx.load(tmp_path / "old", EngineLimits(), dtype="float32")
     async with run_client(engine) as client:
         assert (await client.ask(ASK)).tokens != expected

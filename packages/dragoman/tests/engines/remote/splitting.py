@@ -15,7 +15,8 @@ import pytest
 
 from dragoman.engines.remote import EngineClient, EngineServer, HostedAdapters, HostedEngine
 from dragoman.launch.hosted_model import HostedModel, build_front_end_model, host_model
-from dragoman.pipeline.model_registry import Models, ServedModel
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 

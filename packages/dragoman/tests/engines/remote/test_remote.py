@@ -59,8 +59,9 @@ from dragoman.engines.remote.messages import (
 from dragoman.engines.tiny import find_bundled_model
 from dragoman.ipc.frames import FrameBuffer, read_frame
 from dragoman.launch import build_models
+from dragoman.pipeline.engine_backends import TokenBackend
 from dragoman.pipeline.lora_adapters import Adapter
-from dragoman.pipeline.model_registry import ServedModel, TokenBackend
+from dragoman.pipeline.served_model import ServedModel
 from dragoman.serving.clock import SystemClock
 from dragoman.testing import EngineUnderTest
 from dragoman.testing.engine_kit import GREEDY, SCHEMA
@@ -345,7 +346,7 @@ async def test_unsendable_request_is_rejected(running: Split) -> None:
         await receiver.wait()
 
 
-class Moody(BaseTokenEngine):
+class PromptFailingEngine(BaseTokenEngine):
     """An engine that fails on prompts that begin with 7 or 8."""
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[int]:
@@ -363,7 +364,7 @@ async def build_no_matcher(_: AddRequest) -> None:
 
 
 async def test_engine_exception_fails_only_its_request() -> None:
-    engine = Moody(find_bundled_model(), 100)
+    engine = PromptFailingEngine(find_bundled_model(), 100)
     async with split(build_local()) as running:
         await running.server.stop()
         hosted = HostedEngine(engine, 100, build_no_matcher)  # pyright: ignore[reportArgumentType]
@@ -391,7 +392,7 @@ async def test_engine_exception_fails_only_its_request() -> None:
         await client.stop()
 
 
-class Failing(Moody):
+class Failing(PromptFailingEngine):
     """An engine that can be made to fail permanently."""
 
     has_failed = False

@@ -18,7 +18,7 @@ WORDS = [
 ]
 
 
-def roll(prompt: Sequence[int], sampling: RolloutSampling, k: int) -> list[int]:
+def generate_dice_tokens(prompt: Sequence[int], sampling: RolloutSampling, k: int) -> list[int]:
     """Return token ids of the requested length, which depend on the prompt and the
     seed.
     """
@@ -48,11 +48,11 @@ class Dice:
         return [[self.candidate(prompt, sampling, k) for k in range(n)] for prompt in prompts]
 
     def candidate(self, prompt: tuple[int, ...], sampling: RolloutSampling, k: int) -> Any:
-        ids = roll(prompt, sampling, k)
+        ids = generate_dice_tokens(prompt, sampling, k)
         return {"token_ids": ids, "logprobs": [-1.0] * len(ids) if sampling.logprobs else None}
 
 
-class Trained(Dice):
+class FullExecutor(Dice):
     """An executor with all optional methods, as coroutines."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Trained(Dice):
         return super().generate(prompts, n, sampling)
 
     def candidate(self, prompt: tuple[int, ...], sampling: RolloutSampling, k: int) -> Any:
-        ids = tuple(roll(prompt, sampling, k))
+        ids = tuple(generate_dice_tokens(prompt, sampling, k))
         return Candidate(ids, (-1.0,) * len(ids), "length", prompt_token_ids=prompt)
 
     async def update_weights(self, weights: Weights, version: str | None) -> None:

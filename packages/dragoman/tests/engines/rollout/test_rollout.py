@@ -14,11 +14,11 @@ import pytest
 from dragoman.engines.rollout_executor import Candidate, Executor, RolloutSampling
 from dragoman.launch.plugin import build_executor_model
 from dragoman.pipeline.model_registry import Models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
-from .executors import WORDS, Dice, Trained, roll
+from .executors import WORDS, Dice, FullExecutor, generate_dice_tokens
 
 BINARY = {"content-type": "application/octet-stream"}
 
@@ -30,7 +30,7 @@ async def serving(executor: Executor) -> AsyncGenerator[httpx2.AsyncClient]:
     )
     models = Models([model])
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models))
+    transport = httpx2.ASGITransport(build_asgi_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
     await models.stop()
@@ -61,7 +61,7 @@ async def test_generate_n_choices_uses_one_call_and_keeps_token_ids():
         4,
     )
     assert [choice["token_ids"] for choice in choices] == [
-        roll((5, 6), sampling, k) for k in range(3)
+        generate_dice_tokens((5, 6), sampling, k) for k in range(3)
     ]
     assert [entry["logprob"] for entry in choices[0]["logprobs"]["content"]] == [-1.0] * 4
     assert [choice["finish_reason"] for choice in choices] == ["length"] * 3
@@ -73,10 +73,10 @@ async def test_undeclared_parameters_cause_warning_and_are_dropped():
     async with serving(dice) as http:
         answer = await http.post("/inference/v1/generate", json=ask(top_p=0.5, min_tokens=2))
         assert "top_p" in answer.headers["x-dragoman-warnings"]
-        refused = await http.post(
+        rejected = await http.post(
             "/inference/v1/generate", json=ask(structured_outputs={"regex": "a"})
         )
-        assert refused.status_code == 400
+        assert rejected.status_code == 400
         function: dict[str, Any] = {"name": "f", "parameters": {"type": "object", "properties": {}}}
         tool = {"type": "function", "function": function}
         chat: dict[str, Any] = {
@@ -206,7 +206,7 @@ async def test_executor_is_served_in_every_dialect():
 
 
 async def test_update_weights_changes_reported_version():
-    async with serving(Trained()) as http:
+    async with serving(FullExecutor()) as http:
         assert (await get_generated_tokens(http))[0]["weight_versions"] == [
             {"version": "zero", "start": 0, "end": 4}
         ]
@@ -215,8 +215,8 @@ async def test_update_weights_changes_reported_version():
         )
         assert updated.json()["weight_version"] == "one"
         assert (await get_generated_tokens(http))[0]["weight_versions"][0]["version"] == "one"
-        refused = await http.post("/update_weights", content=b"bad", headers=BINARY)
-        assert (refused.status_code, "another shape" in refused.text) == (400, True)
+        rejected = await http.post("/update_weights", content=b"bad", headers=BINARY)
+        assert (rejected.status_code, "another shape" in rejected.text) == (400, True)
         assert (
             await http.post("/update_weight_version", json={"new_version": "x"})
         ).status_code == 400
@@ -228,7 +228,7 @@ async def test_update_weights_changes_reported_version():
 
 
 async def test_update_weights_waits_for_running_call():
-    class Held(Trained):
+    class Held(FullExecutor):
         def __init__(self) -> None:
             super().__init__()
             self.entered = asyncio.Event()
@@ -260,7 +260,7 @@ async def test_update_weights_waits_for_running_call():
 
 @pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
 async def test_pause_holds_or_rejects_requests_until_resume(mode: str):
-    trained = Trained()
+    trained = FullExecutor()
     async with serving(trained) as http:
         assert (await http.post(f"/pause?mode={mode}")).status_code == 200
         assert (await http.get("/is_paused")).json() == {"is_paused": True}

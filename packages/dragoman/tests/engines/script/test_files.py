@@ -23,8 +23,8 @@ from dragoman.engines.script import (
     UsageOverride,
     Wait,
     load_script,
+    script_file,
 )
-from dragoman.engines.script import script_file as files
 
 FULL = """\
 - Hello!
@@ -93,11 +93,11 @@ def test_load_script_parses_all_fields(tmp_path: Path):
 
 def test_load_script_formats_are_equivalent(tmp_path: Path):
     entries = yaml.safe_load(FULL)
-    whole = load_script(write_script(tmp_path, json.dumps(entries, indent=1), "script.json"))
+    full = load_script(write_script(tmp_path, json.dumps(entries, indent=1), "script.json"))
     lines = load_script(
         write_script(tmp_path, "\n\n".join(map(json.dumps, entries)) + "\n", "script.jsonl")
     )
-    assert _same(whole, Script(ENTRIES))
+    assert _same(full, Script(ENTRIES))
     assert _same(lines, Script(ENTRIES))
 
 
@@ -174,5 +174,5 @@ def test_load_script_unreadable_file_raises(tmp_path: Path):
 
 
 def test_docstring_example_is_valid_script(tmp_path: Path):
-    example = (files.__doc__ or "").partition("\n\n")[2]
+    example = (script_file.__doc__ or "").partition("\n\n")[2]
     assert len(load_script(write_script(tmp_path, inspect.cleandoc(example))).entries) == 5

@@ -17,7 +17,7 @@ from dragoman.engines.scripted import Script, ScriptedEngine
 from .triples import Triples
 
 
-class Naps:
+class RecordedSleeps:
     """A sleep function that only records the durations."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Naps:
 
 
 def engine(script: Script | None = None, **options: Any) -> ScriptedEngine:
-    usual: dict[str, Any] = {"tokenizer": Triples(), "sleep": Naps()}
+    usual: dict[str, Any] = {"tokenizer": Triples(), "sleep": RecordedSleeps()}
     return ScriptedEngine(script, **usual | options)
 
 

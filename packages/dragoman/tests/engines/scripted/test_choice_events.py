@@ -49,7 +49,7 @@ from dragoman.engines.scripted import (
 from dragoman.engines.scripted.prompt_transcript import TokenizedPrompt, render_transcript
 from dragoman.engines.scripted.response_events import generate_events
 
-from .harness import Naps, ask, chat, engine, events, user
+from .harness import RecordedSleeps, ask, chat, engine, events, user
 from .triples import Triples
 
 EVERYTHING = (Think("Let me see."), Say("Hé, 😀!"), CallTool("f", '{"x": "ü"}'), Refuse("No."))
@@ -130,9 +130,9 @@ async def test_max_tokens_truncates_without_token_loss(text: str, limit: int, ch
     choice = (
         await ask(engine(script), chat(tools=["tool"], limits=GenerationLimits(limit)))
     ).choices[0]
-    whole = [id for piece in (text, "tool", text) for id in Triples().encode(piece, special=False)]
-    assert [token.id for token in choice.tokens] == whole[:limit]
-    assert choice.reason is (FinishReason.LENGTH if limit < len(whole) else FinishReason.STOP)
+    full = [id for piece in (text, "tool", text) for id in Triples().encode(piece, special=False)]
+    assert [token.id for token in choice.tokens] == full[:limit]
+    assert choice.reason is (FinishReason.LENGTH if limit < len(full) else FinishReason.STOP)
     assert text.startswith(choice.join_text())
 
 
@@ -171,7 +171,7 @@ async def test_choices_are_interleaved():
 
 
 async def test_choices_share_delays():
-    naps = Naps()
+    naps = RecordedSleeps()
     script = Script((ScriptEntry((Say("abcdef"), Wait(2.0), Say("g")), delay=1.0, pace=0.5),))
     await ask(engine(script, sleep=naps), chat(choices=2))
     assert naps.slept == [1.0, 0.5, 0.5, 2.0, 0.5]
@@ -185,9 +185,9 @@ async def test_answer_is_truncated_at_context_limit():
 
 @pytest.mark.parametrize("text", ["123456789", "1" * 100_000])
 async def test_prompt_without_room_for_answer_is_rejected(text: str):
-    with pytest.raises(ContextTooLong) as refused:
+    with pytest.raises(ContextTooLong) as rejected:
         await ask(engine(Script.of(Say("x")), max_model_len=5), chat(user(text)))
-    assert refused.value.limit == 5
+    assert rejected.value.limit == 5
 
 
 async def test_plain_prompt_is_tokenized_with_control_tokens():

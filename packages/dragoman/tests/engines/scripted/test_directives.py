@@ -22,7 +22,7 @@ from dragoman.core.request import GenerateRequest
 from dragoman.engines.script.directives import NO_DIRECTIVE, TOOL_RESULT_REPLY
 from dragoman.engines.scripted import Say, Script
 
-from .harness import Naps, ask, assistant, chat, engine, result, user
+from .harness import RecordedSleeps, ask, assistant, chat, engine, result, user
 
 
 async def parts(*messages: Message, tools: tuple[str, ...] = ("f", "g")) -> list[tuple[str, ...]]:
@@ -166,7 +166,7 @@ async def test_tool_directive_with_unknown_name_is_rejected():
 
 
 async def test_error_delay_and_finish_directives_are_applied():
-    naps = Naps()
+    naps = RecordedSleeps()
     with pytest.raises(EngineError, match="too late") as failed:
         await ask(
             engine(directives=True, sleep=naps),

@@ -41,18 +41,18 @@ def test_engine_capabilities_follow_native_option():
 )
 async def test_leading_error_is_raised_before_started(status: int, kind: type[RequestError]):
     fail = Fail(status, "No", code="why", param="messages", retry_after=7.0)
-    with pytest.raises(kind) as refused:
+    with pytest.raises(kind) as rejected:
         await anext(engine(Script.of(fail)).generate(chat()))
-    error = refused.value
+    error = rejected.value
     assert (error.status, error.message, error.code, error.param, error.retry_after) == (
         status, "No", "why", "messages", 7.0,
     )  # fmt: skip
 
 
 async def test_error_without_code_uses_code_of_status():
-    with pytest.raises(Overloaded) as refused:
+    with pytest.raises(Overloaded) as rejected:
         await ask(engine(Script.of(Fail(503))))
-    assert (refused.value.code, refused.value.retry_after) == ("overloaded", 1.0)
+    assert (rejected.value.code, rejected.value.retry_after) == ("overloaded", 1.0)
 
 
 async def test_error_after_text_is_raised_during_stream():

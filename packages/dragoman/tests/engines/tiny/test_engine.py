@@ -22,7 +22,7 @@ from dragoman.engines.tiny import TinyEngine, find_bundled_model, load
 from dragoman.engines.tiny.engine import compute_mean_state
 from dragoman.engines.tiny.llama import Llama
 
-from ..harness import GREEDY, PLAIN, Only, alone, run_client
+from ..harness import GREEDY, PLAIN, AllowedTokensMatcher, run_alone, run_client
 from .models import write_model
 
 PROMPT = tuple(np.random.default_rng(2).integers(0, 96, 20).tolist())
@@ -42,7 +42,7 @@ def engine(
 ONE = SchedulerConfig(max_num_seqs=1)
 
 
-class Gate(Only):
+class BlockingMatcher(AllowedTokensMatcher):
     """A matcher that blocks the engine's thread within a step until it is opened. Sets
     an event when it is reached.
     """
@@ -62,7 +62,7 @@ class Gate(Only):
         self._opened.set()
 
 
-class Counting(Only):
+class CountingMatcher(AllowedTokensMatcher):
     """A matcher that counts its steps."""
 
     steps = 0
@@ -72,7 +72,7 @@ class Counting(Only):
         return super().mask()
 
 
-class Broken(Only):
+class InvalidMaskMatcher(AllowedTokensMatcher):
     """A matcher whose invalid mask makes the whole step fail, as a bug in the engine
     would.
     """
@@ -81,18 +81,18 @@ class Broken(Only):
         return cast("bytes", 7)
 
 
-async def test_requests_join_and_abort_during_decode(small: Llama) -> None:
-    async with run_client(engine(small)) as client:
+async def test_requests_join_and_abort_during_decode(small_model: Llama) -> None:
+    async with run_client(engine(small_model)) as client:
         endless = client.send(ENDLESS)
         await client.until(endless, tokens=3)
-        assert (await client.ask(ASK)).answer == alone(small, ASK).answer
+        assert (await client.ask(ASK)).answer == run_alone(small_model, ASK).answer
         assert endless.end is None
         client.engine.abort("endless")
         assert client.engine.health().running == client.engine.health().waiting == 0
 
 
-async def test_abort_stops_output_delivery(small: Llama) -> None:
-    async with run_client(engine(small)) as client:
+async def test_abort_stops_output_delivery(small_model: Llama) -> None:
+    async with run_client(engine(small_model)) as client:
         endless = client.send(ENDLESS)
         await client.until(endless, tokens=2)
         client.engine.abort("endless")
@@ -100,11 +100,11 @@ async def test_abort_stops_output_delivery(small: Llama) -> None:
         again = client.send(replace(ENDLESS, max_tokens=5))
         await client.ends(again)
         assert len(endless) == count
-        assert again.tokens == alone(small, replace(ENDLESS, max_tokens=5)).tokens
+        assert again.tokens == run_alone(small_model, replace(ENDLESS, max_tokens=5)).tokens
 
 
-async def test_abort_removes_queued_request(small: Llama) -> None:
-    async with run_client(engine(small, ONE)) as client:
+async def test_abort_removes_queued_request(small_model: Llama) -> None:
+    async with run_client(engine(small_model, ONE)) as client:
         first = client.send(replace(ENDLESS, max_tokens=40))
         queued = client.send(ASK)
         third = client.send(replace(ASK, id="third"))
@@ -113,10 +113,10 @@ async def test_abort_removes_queued_request(small: Llama) -> None:
         assert queued == []
 
 
-async def test_abort_between_prefill_chunks_ends_request(small: Llama) -> None:
-    gate = Gate(asyncio.get_running_loop(), 3)
+async def test_abort_between_prefill_chunks_ends_request(small_model: Llama) -> None:
+    gate = BlockingMatcher(asyncio.get_running_loop(), 3)
     prompt = tuple(np.random.default_rng(2).integers(0, 96, 900).tolist())
-    async with run_client(engine(small, SchedulerConfig(max_step_pairs=1))) as client:
+    async with run_client(engine(small_model, SchedulerConfig(max_step_pairs=1))) as client:
         held = client.send(replace(ASK, id="gate", matcher=gate))
         long = client.send(replace(ASK, prompt=prompt))
         await gate.reached.wait()
@@ -128,10 +128,10 @@ async def test_abort_between_prefill_chunks_ends_request(small: Llama) -> None:
         assert not client.engine.health().running
 
 
-async def test_add_and_abort_do_not_block_during_step(small: Llama) -> None:
+async def test_add_and_abort_do_not_block_during_step(small_model: Llama) -> None:
     """The thread is blocked within a step, and the event loop continues."""
-    gate = Gate(asyncio.get_running_loop(), 2)
-    async with run_client(engine(small)) as client:
+    gate = BlockingMatcher(asyncio.get_running_loop(), 2)
+    async with run_client(engine(small_model)) as client:
         held = client.send(replace(ASK, id="gate", matcher=gate))
         await gate.reached.wait()
         other = client.send(ASK)
@@ -140,12 +140,12 @@ async def test_add_and_abort_do_not_block_during_step(small: Llama) -> None:
         assert client.engine.health().ready
         gate.open()
         await client.ends(held, other)
-        assert other.tokens == alone(small, ASK).tokens
+        assert other.tokens == run_alone(small_model, ASK).tokens
 
 
-async def test_aborted_request_runs_at_most_one_more_step(small: Llama) -> None:
-    counting = Counting([range(96)] * 1000)
-    async with run_client(engine(small, ONE)) as client:
+async def test_aborted_request_runs_at_most_one_more_step(small_model: Llama) -> None:
+    counting = CountingMatcher([range(96)] * 1000)
+    async with run_client(engine(small_model, ONE)) as client:
         endless = client.send(replace(ENDLESS, matcher=counting))
         await client.until(endless, tokens=1)
         client.engine.abort("endless")
@@ -155,22 +155,22 @@ async def test_aborted_request_runs_at_most_one_more_step(small: Llama) -> None:
 
 
 async def test_step_exception_fails_running_and_engine_recovers(
-    small: Llama, caplog: pytest.LogCaptureFixture
+    small_model: Llama, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with run_client(engine(small)) as client:
+    async with run_client(engine(small_model)) as client:
         endless = client.send(ENDLESS)
         await client.until(endless, tokens=1)
-        poisoned = client.send(replace(ASK, matcher=Broken([{1}])))
+        poisoned = client.send(replace(ASK, matcher=InvalidMaskMatcher([{1}])))
         await client.ends(endless, poisoned)
         assert endless.end == Failed("endless", "The engine failed while computing a step.")
         assert isinstance(poisoned.end, Failed)
         assert "a step failed" in caplog.text
         assert client.engine.health().ready
-        assert (await client.ask(ASK)).answer == alone(small, ASK).answer
+        assert (await client.ask(ASK)).answer == run_alone(small_model, ASK).answer
 
 
-async def test_stop_fails_running_and_waiting_requests(small: Llama) -> None:
-    async with run_client(engine(small, ONE)) as client:
+async def test_stop_fails_running_and_waiting_requests(small_model: Llama) -> None:
+    async with run_client(engine(small_model, ONE)) as client:
         streams = [client.send(replace(ENDLESS, id=str(number))) for number in range(3)]
         await client.until(streams[0], tokens=1)
         await client.engine.stop()
@@ -183,16 +183,16 @@ async def test_stop_fails_running_and_waiting_requests(small: Llama) -> None:
             client.send(ASK)
 
 
-async def test_stop_without_start_succeeds(small: Llama) -> None:
-    idle = engine(small)
+async def test_stop_without_start_succeeds(small_model: Llama) -> None:
+    idle = engine(small_model)
     assert not idle.health().ready
     idle.abort("nobody")
     await idle.stop()
 
 
-async def test_full_queue_rejects_request(small: Llama) -> None:
-    gate = Gate(asyncio.get_running_loop(), 1)
-    async with run_client(engine(small, ONE, max_num_waiting=1)) as client:
+async def test_full_queue_rejects_request(small_model: Llama) -> None:
+    gate = BlockingMatcher(asyncio.get_running_loop(), 1)
+    async with run_client(engine(small_model, ONE, max_num_waiting=1)) as client:
         streams = [client.send(replace(ASK, id="gate", matcher=gate)), client.send(ASK)]
         await gate.reached.wait()
         with pytest.raises(Overloaded):
@@ -203,11 +203,13 @@ async def test_full_queue_rejects_request(small: Llama) -> None:
         assert (await client.ask(replace(ASK, id="third"))).end is not None
 
 
-async def test_stalled_engine_is_not_ready(small: Llama) -> None:
+async def test_stalled_engine_is_not_ready(small_model: Llama) -> None:
     now = [0.0]
-    gate = Gate(asyncio.get_running_loop(), 1)
+    gate = BlockingMatcher(asyncio.get_running_loop(), 1)
     config = EngineConfig(max_model_len=64, num_kv_tokens=64, stall_after=5)
-    async with run_client(TinyEngine(small, config, build_rng, clock=lambda: now[0])) as client:
+    async with run_client(
+        TinyEngine(small_model, config, build_rng, clock=lambda: now[0])
+    ) as client:
         now[0] = 100.0
         assert client.engine.health().ready
         held = client.send(replace(ASK, matcher=gate))
@@ -221,7 +223,7 @@ async def test_stalled_engine_is_not_ready(small: Llama) -> None:
         assert client.engine.health().ready
 
 
-async def test_raising_receiver_does_not_affect_other_requests(small: Llama) -> None:
+async def test_raising_receiver_does_not_affect_other_requests(small_model: Llama) -> None:
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(
         lambda _, context: complaints.append(context["exception"])
@@ -230,7 +232,7 @@ async def test_raising_receiver_does_not_affect_other_requests(small: Llama) -> 
     def refuse(output: TokenOutput) -> None:
         raise ArithmeticError
 
-    async with run_client(engine(small)) as client:
+    async with run_client(engine(small_model)) as client:
         client.engine.add(replace(ASK, id="refuse"), refuse)
         assert (await client.ask(ASK)).end == Ended("a", FinishReason.LENGTH)
     assert complaints
@@ -251,31 +253,31 @@ async def test_raising_receiver_does_not_affect_other_requests(small: Llama) -> 
     ],
 )
 async def test_add_invalid_request_is_rejected(
-    small: Llama, request_: TokenRequest, error: type[Exception]
+    small_model: Llama, request_: TokenRequest, error: type[Exception]
 ) -> None:
-    async with run_client(engine(small)) as client:
+    async with run_client(engine(small_model)) as client:
         with pytest.raises(error):
             client.send(request_)
         assert client.engine.health().waiting == 0
         assert len((await client.ask(ASK)).tokens) == 10
 
 
-async def test_longest_prompt_generates_one_token(small: Llama) -> None:
-    async with run_client(engine(small)) as client:
+async def test_longest_prompt_generates_one_token(small_model: Llama) -> None:
+    async with run_client(engine(small_model)) as client:
         outputs = await client.ask(replace(ASK, prompt=(1,) * 1023))
         assert len(outputs.tokens) == 1
         assert outputs.end == Ended("a", FinishReason.LENGTH)
 
 
-async def test_add_duplicate_id_raises(small: Llama) -> None:
-    async with run_client(engine(small)) as client:
+async def test_add_duplicate_id_raises(small_model: Llama) -> None:
+    async with run_client(engine(small_model)) as client:
         client.send(ENDLESS)
         with pytest.raises(ValueError, match="endless"):
             client.send(ENDLESS)
 
 
-def test_capabilities_include_all_parameters_and_no_images(small: Llama) -> None:
-    capabilities = engine(small).capabilities
+def test_capabilities_include_all_parameters_and_no_images(small_model: Llama) -> None:
+    capabilities = engine(small_model).capabilities
     assert capabilities.parameters == set(SamplingOptions.__struct_fields__) | set(
         GenerationLimits.__struct_fields__
     )
@@ -313,9 +315,9 @@ def test_build_rng_depends_only_on_seed() -> None:
     )
 
 
-async def test_embed_during_decode_keeps_results(small: Llama) -> None:
-    tiny = engine(small)
-    expected = compute_mean_state(small, PROMPT)
+async def test_embed_during_decode_keeps_results(small_model: Llama) -> None:
+    tiny = engine(small_model)
+    expected = compute_mean_state(small_model, PROMPT)
     await tiny.embedder.start()
     async with run_client(tiny) as client:
         endless = client.send(replace(ENDLESS, max_tokens=200))
@@ -324,13 +326,13 @@ async def test_embed_during_decode_keeps_results(small: Llama) -> None:
         assert {answer.vectors for answer in answers} == {answers[0].vectors}
         assert answers[0].vectors[0] == answers[0].vectors[2] == expected.astype("<f4").tobytes()
         await client.ends(endless)
-        assert endless.tokens == alone(small, replace(ENDLESS, max_tokens=200)).tokens
+        assert endless.tokens == run_alone(small_model, replace(ENDLESS, max_tokens=200)).tokens
     await tiny.embedder.stop()
 
 
-async def test_embed_token_outside_vocab_is_rejected(small: Llama) -> None:
+async def test_embed_token_outside_vocab_is_rejected(small_model: Llama) -> None:
     with pytest.raises(RequestError, match="vocabulary"):
-        await engine(small).embedder.embed(EmbedRequest("m", ((96,),)))
+        await engine(small_model).embedder.embed(EmbedRequest("m", ((96,),)))
 
 
 def test_build_config_small_batch_lowers_default_max_num_seqs() -> None:

@@ -12,7 +12,7 @@ from dragoman.engines.batching import EngineConfig, SchedulerConfig, build_rng
 from dragoman.engines.tiny import TinyEngine
 from dragoman.engines.tiny.llama import Llama
 
-from ..harness import GREEDY, Bench, Only, Outputs, alone, run_client
+from ..harness import GREEDY, AllowedTokensMatcher, Outputs, StepperHarness, run_alone, run_client
 
 COUNT = 32
 SAMPLINGS = [
@@ -56,8 +56,8 @@ def request(number: int, vocab: int) -> TokenRequest:
     )
 
 
-def matcher(number: int) -> Only:
-    return Only([range(number, number + 50)] * 12)
+def matcher(number: int) -> AllowedTokensMatcher:
+    return AllowedTokensMatcher([range(number, number + 50)] * 12)
 
 
 def requests(vocab: int) -> list[TokenRequest]:
@@ -74,18 +74,18 @@ def requests(vocab: int) -> list[TokenRequest]:
     ],
     ids=["together", "in small pieces", "five at a time", "without a cache"],
 )
-def test_mixed_batch_matches_single_requests(small: Llama, limits: SchedulerConfig) -> None:
-    bench = Bench(small, limits, num_kv_tokens=4096)
+def test_mixed_batch_matches_single_requests(small_model: Llama, limits: SchedulerConfig) -> None:
+    bench = StepperHarness(small_model, limits, num_kv_tokens=4096)
     streams = [bench.add(one) for one in requests(96)[:20]]
     bench.step(5)
     streams += [bench.add(one) for one in requests(96)[20:]]
     bench.finish()
     for one, ask in zip(streams, requests(96), strict=True):
-        assert one.answer == alone(small, ask).answer, ask.id
+        assert one.answer == run_alone(small_model, ask).answer, ask.id
 
 
-def test_cached_requests_match_first_run(small: Llama) -> None:
-    bench = Bench(small, num_kv_tokens=16384)
+def test_cached_requests_match_first_run(small_model: Llama) -> None:
+    bench = StepperHarness(small_model, num_kv_tokens=16384)
     rounds: list[list[Outputs]] = []
     for _ in range(2):
         rounds.append([bench.add(one) for one in requests(96)])
@@ -98,30 +98,30 @@ def test_cached_requests_match_first_run(small: Llama) -> None:
     )
 
 
-def test_bundled_model_batch_matches_single_requests(packaged: Llama) -> None:
-    asks = requests(packaged.config.vocab)
-    bench = Bench(packaged, num_kv_tokens=8192)
+def test_bundled_model_batch_matches_single_requests(bundled_model: Llama) -> None:
+    asks = requests(bundled_model.config.vocab)
+    bench = StepperHarness(bundled_model, num_kv_tokens=8192)
     streams = [bench.add(one) for one in asks]
     bench.finish()
-    for one, ask in list(zip(streams, requests(packaged.config.vocab), strict=True))[::5]:
-        assert one.answer == alone(packaged, ask).answer, ask.id
+    for one, ask in list(zip(streams, requests(bundled_model.config.vocab), strict=True))[::5]:
+        assert one.answer == run_alone(bundled_model, ask).answer, ask.id
 
 
-async def test_engine_thread_batch_matches_single_requests(small: Llama) -> None:
+async def test_engine_thread_batch_matches_single_requests(small_model: Llama) -> None:
     config = EngineConfig(
         max_model_len=1024, num_kv_tokens=4096, scheduler=SchedulerConfig(max_num_seqs=COUNT)
     )
-    async with run_client(TinyEngine(small, config, build_rng)) as client:
+    async with run_client(TinyEngine(small_model, config, build_rng)) as client:
         streams = [client.send(one) for one in requests(96)]
         await client.ends(*streams)
     for one, ask in zip(streams, requests(96), strict=True):
-        assert one.answer == alone(small, ask).answer, ask.id
+        assert one.answer == run_alone(small_model, ask).answer, ask.id
 
 
-def test_answer_differs_for_other_seed_or_prompt(small: Llama) -> None:
+def test_answer_differs_for_other_seed_or_prompt(small_model: Llama) -> None:
     """Another seed, token or prompt changes the output."""
     ask = replace(request(1, 96), logprobs=5, max_tokens=12, stop_token_ids=frozenset())
-    expected = alone(small, ask).answer
-    assert alone(small, replace(ask, sampling=Sampling(seed=70))).answer != expected
+    expected = run_alone(small_model, ask).answer
+    assert run_alone(small_model, replace(ask, sampling=Sampling(seed=70))).answer != expected
     changed = replace(ask, prompt=((ask.prompt[0] + 1) % 96, *ask.prompt[1:]))
-    assert alone(small, changed).answer != expected
+    assert run_alone(small_model, changed).answer != expected

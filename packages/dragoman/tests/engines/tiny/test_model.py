@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from dragoman.engines.batching import BLOCK_SIZE
 from dragoman.engines.tiny.engine import compute_mean_state
-from dragoman.engines.tiny.llama import BLOCK_SIZE, Llama, TokenBatch
+from dragoman.engines.tiny.llama import Llama, TokenBatch
 from dragoman.engines.tiny.paged_attention import CHUNK, CHUNK_BLOCKS, count_chunks
 from dragoman.engines.tiny.rope import Rope, compute_interleaved_order
 
@@ -73,48 +74,48 @@ def plain(model: Llama, ids: list[int]) -> Floats:
 def test_chunked_prefill_is_bit_identical(tmp_path: Path, shape: Shape) -> None:
     model = make_model(tmp_path, shape)
     ids = RNG.integers(0, shape.vocab, 300).tolist()
-    whole = plain(model, ids)
+    full = plain(model, ids)
     for cuts in ([1] * 300, [7] * 42 + [6], [299, 1], [1, 15, 16, 17, 128, 123]):
-        assert np.array_equal(logits(model, ids, cuts, seed=len(cuts)), whole)
+        assert np.array_equal(logits(model, ids, cuts, seed=len(cuts)), full)
 
 
-def test_bundled_model_chunked_prefill_is_bit_identical(packaged: Llama) -> None:
-    ids = RNG.integers(0, packaged.config.vocab, 420).tolist()
-    whole = plain(packaged, ids)
+def test_bundled_model_chunked_prefill_is_bit_identical(bundled_model: Llama) -> None:
+    ids = RNG.integers(0, bundled_model.config.vocab, 420).tolist()
+    full = plain(bundled_model, ids)
     for cuts in ([400] + [1] * 20, [64] * 6 + [36], [1] * 30 + [390]):
-        assert np.array_equal(logits(packaged, ids, cuts, seed=len(cuts)), whole)
+        assert np.array_equal(logits(bundled_model, ids, cuts, seed=len(cuts)), full)
 
 
-def test_attention_is_causal(small: Llama) -> None:
+def test_attention_is_causal(small_model: Llama) -> None:
     ids = RNG.integers(0, 96, 200).tolist()
-    whole = plain(small, ids)
-    changed = plain(small, [*ids[:150], (ids[150] + 1) % 96, *ids[151:]])
-    assert np.array_equal(changed[:150], whole[:150])
-    assert (changed[150:] != whole[150:]).any(axis=1).all()
+    full = plain(small_model, ids)
+    changed = plain(small_model, [*ids[:150], (ids[150] + 1) % 96, *ids[151:]])
+    assert np.array_equal(changed[:150], full[:150])
+    assert (changed[150:] != full[150:]).any(axis=1).all()
 
 
-def test_batched_decode_of_mixed_lengths_matches_prefill(small: Llama) -> None:
+def test_batched_decode_of_mixed_lengths_matches_prefill(small_model: Llama) -> None:
     """Rows of one batch, with keys in one to three chunks, equal rows of a prompt
     computed at once.
     """
     ids = RNG.integers(0, 96, 340).tolist()
-    whole = plain(small, ids)
-    cache = small.build_cache(40)
+    full = plain(small_model, ids)
+    cache = small_model.build_cache(40)
     table = np.arange(1, count_chunks(340) * CHUNK_BLOCKS + 1)
     positions = np.arange(340)
-    span = small.attention.build_span(0, 340, 0, table)
+    span = small_model.attention.build_span(0, 340, 0, table)
     slots = table[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
-    small.forward(
+    small_model.forward(
         TokenBatch(ids=np.array(ids), positions=positions, slots=slots, singles=(), spans=(span,)),
         cache,
     )
     some = np.array([0, 1, 77, CHUNK - 1, CHUNK, 200, 255, 256, 339])
-    single = small.attention.build_single(0, some, np.repeat(table[None], len(some), axis=0))
+    single = small_model.attention.build_single(0, some, np.repeat(table[None], len(some), axis=0))
     batch = TokenBatch(
         ids=np.array(ids)[some], positions=some, slots=slots[some], singles=(single,), spans=()
     )
     assert np.array_equal(
-        small.compute_logits(small.forward(batch, cache)[: len(some)]), whole[some]
+        small_model.compute_logits(small_model.forward(batch, cache)[: len(some)]), full[some]
     )
 
 
@@ -128,8 +129,8 @@ def test_count_chunks_pads_at_most_by_half() -> None:
     assert len(set(counts)) <= 12
 
 
-def test_rope_rotates_pairs_by_position(small: Llama) -> None:
-    rope = Rope(small.config.rope, 8)
+def test_rope_rotates_pairs_by_position(small_model: Llama) -> None:
+    rope = Rope(small_model.config.rope, 8)
     turns = rope.get_rotations(np.array([0, 1, 700, 5000]))
     assert turns.shape == (4, 1, 4)
     assert np.allclose(np.angle(turns[1, 0]), [1, 0.1, 0.01, 0.001])
@@ -137,9 +138,9 @@ def test_rope_rotates_pairs_by_position(small: Llama) -> None:
     assert compute_interleaved_order(8).tolist() == [0, 4, 1, 5, 2, 6, 3, 7]
 
 
-def test_mean_state_is_reproducible_and_order_dependent(small: Llama) -> None:
+def test_mean_state_is_reproducible_and_order_dependent(small_model: Llama) -> None:
     ids = tuple(RNG.integers(0, 96, 700).tolist())
-    vector = compute_mean_state(small, ids)
+    vector = compute_mean_state(small_model, ids)
     assert vector.shape == (32,)
-    assert np.array_equal(vector, compute_mean_state(small, ids))
-    assert not np.allclose(vector, compute_mean_state(small, ids[::-1]))
+    assert np.array_equal(vector, compute_mean_state(small_model, ids))
+    assert not np.allclose(vector, compute_mean_state(small_model, ids[::-1]))

@@ -12,7 +12,7 @@ from dragoman.core.token_engine import TokenRequest
 from dragoman.engines.tiny import find_bundled_model
 from dragoman.engines.tiny.llama import Llama
 
-from ..harness import GREEDY, alone
+from ..harness import GREEDY, run_alone
 from .models import Shape, make_model, write_model
 
 torch: Any = pytest.importorskip("torch", reason="needs torch (CPU) to compare with")
@@ -40,10 +40,10 @@ def greedy(directory: Path, prompt: list[int], count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_bundled_model_tokens_match_transformers(packaged: Llama, length: int) -> None:
-    prompt = np.random.default_rng(length).integers(0, packaged.config.vocab, length).tolist()
+def test_bundled_model_tokens_match_transformers(bundled_model: Llama, length: int) -> None:
+    prompt = np.random.default_rng(length).integers(0, bundled_model.config.vocab, length).tolist()
     request = TokenRequest(id="a", prompt=tuple(prompt), max_tokens=24, sampling=GREEDY)
-    assert alone(packaged, request).tokens == greedy(find_bundled_model(), prompt, 24)
+    assert run_alone(bundled_model, request).tokens == greedy(find_bundled_model(), prompt, 24)
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_llama_variants_tokens_match_transformers(tmp_path: Path, shape: Shape) 
     write_model(tmp_path, shape)
     prompt = np.random.default_rng(1).integers(0, shape.vocab, 300).tolist()
     request = TokenRequest(id="a", prompt=tuple(prompt), max_tokens=24, sampling=GREEDY)
-    assert alone(make_model(tmp_path, shape), request).tokens == greedy(tmp_path, prompt, 24)
+    assert run_alone(make_model(tmp_path, shape), request).tokens == greedy(tmp_path, prompt, 24)

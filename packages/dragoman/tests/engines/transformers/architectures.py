@@ -36,7 +36,7 @@ from dragoman.engines.transformers.backend import library, torch
 from dragoman.engines.transformers.load import build_paged_model
 from dragoman.engines.transformers.load_network import TransformersOptions, load_network
 
-from ..harness import GREEDY, Bench, Outputs
+from ..harness import GREEDY, Outputs, StepperHarness
 
 RIGHT = "right"
 WRONG = "wrong"
@@ -308,7 +308,7 @@ def try_out(name: str, directory: Path) -> Outcome:
         model, _ = build_paged_model(loaded)
     except EngineError as error:
         return Outcome(name, REFUSED, _tell(error))
-    bench = Bench(
+    bench = StepperHarness(
         model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24), num_kv_tokens=512
     )
     for company in ("together", "again, from the cache"):

@@ -16,7 +16,7 @@ from .architectures import REFUSED, RIGHT, WRONG, Results, run
 
 pytestmark = pytest.mark.torch
 
-RECORDED = Path(__file__).parents[3] / "docs" / "architectures.json"
+RECORDED = Path(__file__).parents[5] / "docs" / "architectures.json"
 AGAIN = "run `python -m tests.engines.transformers.architectures docs/architectures.json`"
 SLICE = {
     "cohere2": RIGHT,

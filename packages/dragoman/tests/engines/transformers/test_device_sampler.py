@@ -35,7 +35,7 @@ from dragoman.engines.transformers.load_network import load_network
 from dragoman.engines.transformers.transformers_model import TransformersModel
 
 from ..batching.test_sampler import LOGITS, OUTPUTS, PROMPT, SAMPLINGS, TIED, VOCAB
-from ..harness import GREEDY, Bench, Only, Outputs
+from ..harness import GREEDY, AllowedTokensMatcher, Outputs, StepperHarness
 
 pytestmark = pytest.mark.torch
 
@@ -71,8 +71,8 @@ def build_rng(seed: int | None) -> Callable[[], float]:
     return random.Random(seed).random
 
 
-def always(chance: float) -> Callable[[int | None], Callable[[], float]]:
-    return lambda seed: lambda: chance
+def build_constant_rng(uniform: float) -> Callable[[int | None], Callable[[], float]]:
+    return lambda seed: lambda: uniform
 
 
 def state(
@@ -116,7 +116,7 @@ def sample_by_hand(
     chances = [(step + 0.5) / steps for step in range(steps)]
     rows = np.tile(logits, (steps, 1))
     states = [
-        [state(request, output, len(logits), always(chance)) for chance in chances]
+        [state(request, output, len(logits), build_constant_rng(uniform)) for uniform in chances]
         for _ in range(2)
     ]
     masks: Masks = [mask] * steps
@@ -176,8 +176,8 @@ def test_device_sampler_differs_only_at_rounding_boundaries(vocab: int, sampling
 
     def states(*, shift: float = 0.0) -> list[SamplingState]:
         def build(row: int) -> SamplingState:
-            chance = min(max(random.Random(row).random() + shift, 0.0), 1 - 2**-53)
-            return state(request, (0,), vocab, always(chance))
+            uniform = min(max(random.Random(row).random() + shift, 0.0), 1 - 2**-53)
+            return state(request, (0,), vocab, build_constant_rng(uniform))
 
         return [build(row) for row in range(len(logits))]
 
@@ -277,18 +277,20 @@ def test_device_sampler_handles_infinite_and_repeated_biases() -> None:
         )
 
 
-@pytest.mark.parametrize("chance", [0.0, 1 - 2**-53])
+@pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53])
 @pytest.mark.parametrize(
     "sampling", [Sampling(), Sampling(top_p=0.999), Sampling(top_p=1e-18), Sampling(top_k=2)]
 )
 def test_device_sampler_extreme_random_values_hit_allowed_tokens(
-    chance: float, sampling: Sampling
+    uniform: float, sampling: Sampling
 ) -> None:
     mask = sum(1 << id for id in (3, 4, 20)).to_bytes(3, "little")
     logits = np.random.default_rng(0).standard_normal((1, VOCAB), np.float32)
-    (found,) = on_device(logits, [state(ask(sampling), rng=always(chance))], [mask]).tokens
+    (found,) = on_device(
+        logits, [state(ask(sampling), rng=build_constant_rng(uniform))], [mask]
+    ).tokens
     assert [found] == NumpySampledRows(
-        logits, [state(ask(sampling), rng=always(chance))], [mask]
+        logits, [state(ask(sampling), rng=build_constant_rng(uniform))], [mask]
     ).tokens
     assert found in (3, 4, 20)
 
@@ -341,7 +343,7 @@ def test_engine_tokens_match_for_host_and_device_sampler() -> None:
     ]
     streams: list[list[Outputs]] = []
     for samples_on_device in (False, True):
-        bench = Bench(
+        bench = StepperHarness(
             build_model(samples_on_device=samples_on_device), SchedulerConfig(max_num_seqs=8)
         )
         requests = [
@@ -350,7 +352,7 @@ def test_engine_tokens_match_for_host_and_device_sampler() -> None:
             )
             for one in samplings
         ]
-        matched = replace(requests[1], matcher=Only([{5, 6, 7}, {8}, {9, 10}]))
+        matched = replace(requests[1], matcher=AllowedTokensMatcher([{5, 6, 7}, {8}, {9, 10}]))
         streams.append([bench.add(request) for request in (*requests, matched)])
         bench.finish()
     for on_host, by_torch in zip(*streams, strict=True):

@@ -26,12 +26,12 @@ from dragoman.engines.transformers.backend import library, safetensors, torch
 from dragoman.engines.transformers.load import build_paged_model
 from dragoman.engines.transformers.transformers_model import TransformersModel
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings, SettingsError
 
-from ..harness import GREEDY, Bench
+from ..harness import GREEDY, StepperHarness
 from .test_models import generate_alone, network
 
 pytestmark = [
@@ -60,7 +60,7 @@ def write_adapter(base: Any, directory: Path, seed: int, **options: Any) -> Any:
     return adapted
 
 
-def shelf(kind: str) -> tuple[TransformersModel, AdapterRegistry]:
+def build_registry(kind: str) -> tuple[TransformersModel, AdapterRegistry]:
     model, _ = build_paged_model(network(kind))
     return model, AdapterRegistry(model.lora.read)
 
@@ -91,10 +91,10 @@ def test_adapters_in_one_batch_match_peft(
         adapted = write_adapter(network(kind), tmp_path / str(seed), seed, **options)
         expected.append([generate_alone(adapted, prompt, 10) for prompt in PROMPTS])
     assert expected[0] != expected[1] != expected[2]
-    model, adapters = shelf(kind)
+    model, adapters = build_registry(kind)
     adapters.load("1", str(tmp_path / "1"))
     adapters.load("2", str(tmp_path / "2"))
-    bench = Bench(model, SchedulerConfig(max_num_seqs=12, max_num_batched_tokens=40))
+    bench = StepperHarness(model, SchedulerConfig(max_num_seqs=12, max_num_batched_tokens=40))
     streams = [
         bench.add(
             TokenRequest(id=f"{name}{place}", prompt=tuple(prompt), max_tokens=10, sampling=GREEDY),
@@ -110,8 +110,8 @@ def test_adapters_in_one_batch_match_peft(
 
 def test_prefix_cache_separates_adapters(tmp_path: Path) -> None:
     write_adapter(network("llama"), tmp_path, 1)
-    model, adapters = shelf("llama")
-    bench = Bench(model)
+    model, adapters = build_registry("llama")
+    bench = StepperHarness(model)
     ask = TokenRequest(id="a", prompt=tuple(PROMPTS[3]), max_tokens=4, sampling=GREEDY)
     cached: list[list[int]] = []
     for load in (None, "a", "a", None):
@@ -130,22 +130,22 @@ Spoil = Callable[[Path], None]
 
 
 def change_config(**fields: Any) -> Spoil:
-    def spoil(directory: Path) -> None:
+    def corrupt(directory: Path) -> None:
         path = directory / "adapter_config.json"
         path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | fields))
 
-    return spoil
+    return corrupt
 
 
 def rename_tensors(old: str, new: str) -> Spoil:
-    def spoil(directory: Path) -> None:
+    def corrupt(directory: Path) -> None:
         path = directory / "adapter_model.safetensors"
         tensors = safetensors.torch.load_file(path)
         safetensors.torch.save_file(
             {name.replace(old, new): tensor for name, tensor in tensors.items()}, path
         )
 
-    return spoil
+    return corrupt
 
 
 def delete_file(name: str) -> Spoil:
@@ -153,14 +153,14 @@ def delete_file(name: str) -> Spoil:
 
 
 def corrupt_weights(name: str) -> Spoil:
-    def spoil(directory: Path) -> None:
+    def corrupt(directory: Path) -> None:
         (directory / name).write_bytes(b"{" * 40)
 
-    return spoil
+    return corrupt
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("corrupt", "message"),
     [
         (change_config(peft_type="LOHA"), "type LOHA"),
         (change_config(use_dora=True), "DoRA"),
@@ -178,11 +178,11 @@ def corrupt_weights(name: str) -> Spoil:
     ],
 )
 def test_load_invalid_adapter_raises_with_reason(
-    spoil: Spoil, message: str, tmp_path: Path
+    corrupt: Spoil, message: str, tmp_path: Path
 ) -> None:
     write_adapter(network("llama"), tmp_path, 1)
-    _, adapters = shelf("llama")
-    spoil(tmp_path)
+    _, adapters = build_registry("llama")
+    corrupt(tmp_path)
     with pytest.raises(RequestError, match=message):
         adapters.load("a", str(tmp_path))
     assert adapters.find("a") is None
@@ -199,7 +199,7 @@ async def serving(
     models = build_models(given, SystemClock())
     await models.start()
     options = ServingOptions(lora_dir=lora_dir)
-    transport = httpx2.ASGITransport(create_app(models, options=options))
+    transport = httpx2.ASGITransport(build_asgi_app(models, options=options))
     client = httpx2.AsyncClient(transport=transport, base_url="http://localhost")
     async with openai.AsyncOpenAI(
         api_key="none", base_url="http://localhost/v1", http_client=client
@@ -233,9 +233,9 @@ async def test_adapter_is_served_as_model_name(tmp_path: Path) -> None:
         with pytest.raises(openai.NotFoundError):
             await get_answer(sdk, "other")
         (tmp_path / "empty").mkdir()
-        with pytest.raises(openai.BadRequestError, match="cannot be read") as refused:
+        with pytest.raises(openai.BadRequestError, match="cannot be read") as rejected:
             await sdk.post("/load_lora_adapter", body=other | {"lora_path": "empty"}, cast_to=str)
-        assert refused.value.param == "lora_path"
+        assert rejected.value.param == "lora_path"
         assert (await get_answer(sdk, names[0])) == plain
 
 

@@ -30,7 +30,7 @@ from dragoman.engines.transformers.load import build_paged_model
 from dragoman.engines.transformers.load_network import load_network
 from dragoman.engines.transformers.transformers_model import TransformersModel
 
-from ..harness import GREEDY, Bench, Outputs, alone, generate_with_files
+from ..harness import GREEDY, Outputs, StepperHarness, generate_with_files, run_alone
 
 pytestmark = pytest.mark.torch
 
@@ -97,19 +97,19 @@ def test_attention_backend_uses_only_requested_kernel(
     allowed: list[tuple[bool, bool, bool]] = []
     compute = torch.nn.functional.scaled_dot_product_attention
 
-    def watched(*given: Any, **more: Any) -> Any:
+    def watched(*args: Any, **more: Any) -> Any:
         cuda = torch.backends.cuda
         allowed.append(
             (cuda.flash_sdp_enabled(), cuda.math_sdp_enabled(), cuda.mem_efficient_sdp_enabled())
         )
-        return compute(*given, **more)
+        return compute(*args, **more)
 
     prompt = list(range(3, 43))
     expected = generate_alone(network("llama"), prompt, 8)
     model, _ = build_paged_model(network("llama"), backend)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
     request = TokenRequest(id="a", prompt=tuple(prompt), max_tokens=8, sampling=GREEDY)
-    assert list(alone(model, request).tokens) == expected
+    assert list(run_alone(model, request).tokens) == expected
     assert set(allowed) == {(backend == "flash", backend == "math", False)}
 
 
@@ -126,7 +126,7 @@ def test_mixed_batch_tokens_match_transformers(kind: str) -> None:
     model, bytes_per_token = build_paged_model(network(kind))
     assert bytes_per_token > 0
     # A budget so small that prompts are prefilled in chunks while others decode.
-    bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24))
+    bench = StepperHarness(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24))
     streams = [
         bench.add(TokenRequest(id=str(place), prompt=tuple(prompt), max_tokens=12, sampling=GREEDY))
         for place, prompt in enumerate(prompts)
@@ -140,7 +140,7 @@ def test_build_paged_model_with_uncached_state_raises() -> None:
         build_paged_model(network("rwkv", attention_hidden_size=32))
 
 
-def test_bundled_model_matches_numpy(packaged: Llama) -> None:
+def test_bundled_model_matches_numpy(bundled_model: Llama) -> None:
     model, _ = build_paged_model(
         load_network(
             tiny.find_bundled_model(),
@@ -151,8 +151,8 @@ def test_bundled_model_matches_numpy(packaged: Llama) -> None:
     ask = TokenRequest(
         id="a", prompt=prompt, max_tokens=40, sampling=GREEDY, logprobs=3, prompt_logprobs=1
     )
-    ours = alone(packaged, ask)
-    theirs = alone(model, ask)
+    ours = run_alone(bundled_model, ask)
+    theirs = run_alone(model, ask)
     assert theirs.tokens == ours.tokens
     found = [score.logprob for score in theirs.prompt[0].logprobs if score]
     assert found == pytest.approx(
@@ -162,7 +162,7 @@ def test_bundled_model_matches_numpy(packaged: Llama) -> None:
 
 def test_cached_prompt_gives_same_tokens() -> None:
     model, _ = build_paged_model(network("llama"))
-    bench = Bench(model)
+    bench = StepperHarness(model)
     ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
     first = bench.add(ask)
     second = None
@@ -191,7 +191,7 @@ def test_nan_values_in_reused_blocks_do_not_leak() -> None:
     model = TransformersModel(broken)
     (good, bad) = ((7, 8, 9), (5, 5, 5) * 12)
     broken.set_attn_implementation("dragoman_paged")
-    bench = Bench(
+    bench = StepperHarness(
         model, SchedulerConfig(enable_prefix_caching=False), num_kv_tokens=64, max_model_len=64
     )
     asks = [
@@ -226,7 +226,7 @@ def test_model_without_sdpa_attention_loads_and_matches(kind: str, tmp_path: Pat
     expected = generate_alone(loaded, prompt, 8)
     model, _ = build_paged_model(loaded)
     ask = TokenRequest(id="a", prompt=tuple(prompt), max_tokens=8, sampling=GREEDY)
-    assert alone(model, ask).tokens == expected
+    assert run_alone(model, ask).tokens == expected
 
 
 FACTORS = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}
@@ -263,7 +263,7 @@ def test_mixed_batch_beyond_window_and_rope_limits_matches(rope: str) -> None:
     prompts = [rng.integers(3, 96, length).tolist() for length in (7, 58, 150)]
     expected = [generate_alone(network(kind, **more), prompt, 20) for prompt in prompts]
     model, _ = build_paged_model(network(kind, **more))
-    bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=32))
+    bench = StepperHarness(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=32))
     for name in ("first", "again"):
         streams = [
             bench.add(
@@ -277,9 +277,11 @@ def test_mixed_batch_beyond_window_and_rope_limits_matches(rope: str) -> None:
 
 def test_prefix_cache_separates_long_rope_factors() -> None:
     model, _ = build_paged_model(network("phi3", **LONG_ROPE))
-    bench = Bench(model)
+    bench = StepperHarness(model)
     long = tuple(np.random.default_rng(4).integers(3, 96, 100).tolist())
-    expected = alone(model, TokenRequest(id="x", prompt=long, max_tokens=8, sampling=GREEDY)).tokens
+    expected = run_alone(
+        model, TokenRequest(id="x", prompt=long, max_tokens=8, sampling=GREEDY)
+    ).tokens
     bench.add(TokenRequest(id="short", prompt=long[:50], max_tokens=2, sampling=GREEDY))
     bench.finish()
     assert bench.stepper.scheduler.count_cached_tokens(long[:50], "") == 48
@@ -348,7 +350,7 @@ def test_sampling_seed_determines_tokens() -> None:
     model, _ = build_paged_model(network("qwen2"))
 
     def sample(seed: int) -> list[int]:
-        return alone(
+        return run_alone(
             model,
             TokenRequest(
                 id="s",

@@ -16,7 +16,7 @@ from dragoman.engines.transformers.load import build_paged_model
 from dragoman.engines.transformers.load_network import TransformersOptions, load_network
 from dragoman.engines.transformers.packed_linears import PackedLinears
 
-from ..harness import GREEDY, alone
+from ..harness import GREEDY, run_alone
 from .test_models import generate_alone, network
 
 pytestmark = [
@@ -31,7 +31,7 @@ PROMPT = list(range(3, 40))
 
 
 def generate(model: Any) -> list[int]:
-    return alone(
+    return run_alone(
         model, TokenRequest(id="a", prompt=tuple(PROMPT), max_tokens=8, sampling=GREEDY)
     ).tokens
 

@@ -21,7 +21,7 @@ from dragoman.engines.batching import EngineLimits
 from dragoman.engines.transformers.load import build_paged_model
 from dragoman.engines.transformers.load_network import TransformersOptions, load_network
 
-from ..harness import GREEDY, alone
+from ..harness import GREEDY, run_alone
 from .test_models import generate_alone, network
 
 pytestmark = [
@@ -50,12 +50,12 @@ def test_quantized_model_matches_library(method: str, saved: Path) -> None:
     pytest.importorskip("accelerate", reason="needs accelerate")
     pytest.importorskip(method, reason=f"needs {method}")
     expected = generate_alone(load_network(saved, options(quantization=method)), PROMPT, 8)
-    whole = generate_alone(load_network(saved, options()), PROMPT, 8)
+    full = generate_alone(load_network(saved, options()), PROMPT, 8)
     model, _ = build_paged_model(load_network(saved, options(quantization=method)))
     ask = TokenRequest(id="a", prompt=tuple(PROMPT), max_tokens=8, sampling=GREEDY, logprobs=0)
-    outputs = alone(model, ask)
-    plain = alone(build_paged_model(load_network(saved, options()))[0], ask)
-    assert (outputs.tokens, plain.tokens) == (expected, whole)
+    outputs = run_alone(model, ask)
+    plain = run_alone(build_paged_model(load_network(saved, options()))[0], ask)
+    assert (outputs.tokens, plain.tokens) == (expected, full)
     assert [one.logprob for one in outputs.scores if one] != [
         one.logprob for one in plain.scores if one
     ]

@@ -26,7 +26,7 @@ from dragoman.engines.transformers.load import build_paged_model
 from dragoman.engines.transformers.recurrent import StatePool
 from dragoman.engines.transformers.transformers_model import TransformersModel
 
-from ..harness import GREEDY, Bench, Outputs, alone, run_client
+from ..harness import GREEDY, Outputs, StepperHarness, run_alone, run_client
 from .architectures import configure
 from .test_models import ON_A_CPU, generate_alone
 
@@ -80,7 +80,7 @@ def ask(number: int, name: str = "") -> TokenRequest:
 
 
 def test_batch_and_slot_reuse_keep_tokens(kind: str, model: TransformersModel) -> None:
-    bench = Bench(model, TIGHT)
+    bench = StepperHarness(model, TIGHT)
     for name in ("first", "in the same slots"):
         streams = [bench.add(ask(number, name)) for number in (2, 0, 3, 1)]
         bench.finish()
@@ -89,7 +89,7 @@ def test_batch_and_slot_reuse_keep_tokens(kind: str, model: TransformersModel) -
 
 
 def test_preemption_keeps_tokens(kind: str, model: TransformersModel) -> None:
-    bench = Bench(model, TIGHT, num_kv_tokens=80)
+    bench = StepperHarness(model, TIGHT, num_kv_tokens=80)
     streams = [bench.add(ask(number)) for number in range(4)]
     bench.finish()
     assert [one.tokens for one in streams] == generate_expected(kind)
@@ -97,7 +97,7 @@ def test_preemption_keeps_tokens(kind: str, model: TransformersModel) -> None:
 
 
 def test_abort_of_other_sequences_keeps_tokens(kind: str, model: TransformersModel) -> None:
-    bench = Bench(model, TIGHT)
+    bench = StepperHarness(model, TIGHT)
     streams = [bench.add(ask(number)) for number in (3, 2, 1)]
     bench.step(6)
     # Other sequences reuse their slots, and the slots of the rest are no longer
@@ -115,7 +115,7 @@ def test_abort_of_other_sequences_keeps_tokens(kind: str, model: TransformersMod
 
 
 def test_sequences_wait_for_free_state_slot(kind: str, model: TransformersModel) -> None:
-    bench = Bench(
+    bench = StepperHarness(
         model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24, num_state_slots=2)
     )
     streams = [bench.add(ask(number)) for number in range(4)]
@@ -134,7 +134,7 @@ def test_sleep_and_update_weights_restart_sequences(kind: str, tmp_path: Path) -
     weights = {name: weight for name, weight in other.state_dict().items() if name not in tied}
     safetensors.torch.save_file(weights, tmp_path / "model.safetensors")
     swap = model.prepare_weights(Tensors(tmp_path))
-    bench = Bench(model, TIGHT)
+    bench = StepperHarness(model, TIGHT)
     streams = [bench.add(ask(number)) for number in range(4)]
     bench.step(5)
     bench.stepper.close()
@@ -156,18 +156,18 @@ def test_prompt_logprobs_match_for_chunked_prefill(
     request = TokenRequest(
         id="a", prompt=tuple(PROMPTS[3]), max_tokens=1, sampling=GREEDY, prompt_logprobs=0
     )
-    whole, cut = (
-        [score.logprob for score in alone(model, request, limits).prompt[0].logprobs if score]
+    full, cut = (
+        [score.logprob for score in run_alone(model, request, limits).prompt[0].logprobs if score]
         for limits in (SchedulerConfig(), SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=5))
     )
-    assert len(whole) == len(PROMPTS[3]) - 1
-    assert cut == pytest.approx(whole, abs=1e-4)
+    assert len(full) == len(PROMPTS[3]) - 1
+    assert cut == pytest.approx(full, abs=1e-4)
 
 
 def test_failed_step_frees_state_slots() -> None:
     broken = network("lfm2")
     model, _ = build_paged_model(broken)
-    bench = Bench(model, SchedulerConfig(num_state_slots=1))
+    bench = StepperHarness(model, SchedulerConfig(num_state_slots=1))
     bench.add(ask(1))
     bench.step(2)
     norm = broken.model.layers[0].operator_norm
@@ -288,7 +288,7 @@ def test_adapters_of_recurrent_layers_in_one_batch_match_peft(kind: str, tmp_pat
     adapters = AdapterRegistry(model.lora.read)
     for name in ("1", "2"):
         adapters.load(name, str(tmp_path / name))
-    bench = Bench(model, SchedulerConfig(max_num_seqs=12, max_num_batched_tokens=40))
+    bench = StepperHarness(model, SchedulerConfig(max_num_seqs=12, max_num_batched_tokens=40))
     streams: list[Outputs] = [
         bench.add(ask(number, name), adapters.find(name))
         for name in ("0", "1", "2")

@@ -27,24 +27,24 @@ from dragoman.core.prompt_images import PromptImage
 from dragoman.core.token_engine import Failed, TokenRequest
 from dragoman.engines import transformers
 from dragoman.engines.batching import EngineLimits
+from dragoman.engines.image_decoding import decode_image
 from dragoman.engines.transformers.backend import Tensor, library, torch
 from dragoman.engines.transformers.load import build_paged_model
 from dragoman.engines.transformers.load_network import load_network
 from dragoman.engines.transformers.vision import (
     ImagePixels,
     TransformersVision,
-    decode_image,
     load_processor,
 )
 from dragoman.engines.transformers.vision_check import check_vision
 from dragoman.engines.transformers.vision_encoder import TransformersVisionRunner
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore
+from tests.pictures import build_png, data_url
 
-from ...pictures import build_png, data_url
 from ..harness import GREEDY, run_client
 from . import vlms
 
@@ -126,7 +126,7 @@ async def serving(directory: Path, **more: Any) -> AsyncGenerator[httpx2.AsyncCl
     models = build_models(settings, SystemClock())
     await models.start()
     try:
-        transport = httpx2.ASGITransport(create_app(models, store=MemoryStore()))
+        transport = httpx2.ASGITransport(build_asgi_app(models, store=MemoryStore()))
         async with httpx2.AsyncClient(
             transport=transport, base_url="http://localhost", timeout=60
         ) as http:
@@ -236,13 +236,15 @@ async def test_image_text_and_usage_match_across_dialects(directory: Path) -> No
         )
         assert (response.output_text, response.usage.input_tokens) == (text, length)
         block = {"type": "image", "source": {"type": "url", "url": data_url(A)}}
-        talk = [{"role": "user", "content": [{"type": "text", "text": "What? "}, block]}]
-        reply = await claude.messages.create(model=model, max_tokens=COUNT, messages=talk, **bounds)
+        conversation = [{"role": "user", "content": [{"type": "text", "text": "What? "}, block]}]
+        reply = await claude.messages.create(
+            model=model, max_tokens=COUNT, messages=conversation, **bounds
+        )
         usage = reply.usage
         assert "".join(part.text for part in reply.content) == text
         assert usage.input_tokens + (usage.cache_read_input_tokens or 0) == length
         counted = await sdk.responses.input_tokens.count(model=model, input=asking)
-        tokens = await claude.messages.count_tokens(model=model, messages=talk)
+        tokens = await claude.messages.count_tokens(model=model, messages=conversation)
         assert counted.input_tokens == tokens.input_tokens == length
 
 
@@ -295,14 +297,14 @@ def eyes(directory: Path) -> tuple[Any, Any, Any, TransformersVision]:
     return network, model, processor, TransformersVision(processor)
 
 
-class Flat(TransformersVisionRunner):
+class TextPositionsRunner(TransformersVisionRunner):
     """A vision runner that gives image patches the positions of text."""
 
     def build_positions(self, chunks: Any, text_positions: Tensor) -> Tensor:
         return text_positions
 
 
-class Mirrored(TransformersVisionRunner):
+class ReversedPatchesRunner(TransformersVisionRunner):
     """A vision runner that reverses the order of an image's patches."""
 
     def _compute_features(self, image: PromptImage) -> Tensor:
@@ -314,7 +316,9 @@ def test_check_vision_wrong_output_raises(kind: str, tmp_path: Path) -> None:
     network, model, processor, vision = eyes(vlms.save(kind, tmp_path))
     model.vision_runner = TransformersVisionRunner(network)
     check_vision(model, network, processor, vision, tolerance=1e-3)
-    model.vision_runner = Flat(network) if kind == "qwen2_5_vl" else Mirrored(network)
+    model.vision_runner = (
+        TextPositionsRunner(network) if kind == "qwen2_5_vl" else ReversedPatchesRunner(network)
+    )
     with pytest.raises(EngineError, match="output with paged attention differs"):
         check_vision(model, network, processor, vision, tolerance=1e-3)
 

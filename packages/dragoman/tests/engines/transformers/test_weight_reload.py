@@ -19,7 +19,7 @@ from dragoman.engines.batching import BatchingEngine, EngineConfig, build_rng
 from dragoman.engines.transformers.backend import safetensors, torch
 from dragoman.engines.transformers.load import build_paged_model
 
-from ..harness import GREEDY, alone, run_client
+from ..harness import GREEDY, run_alone, run_client
 from .test_models import network
 
 pytestmark = pytest.mark.torch
@@ -50,7 +50,7 @@ def engine(model: Any) -> BatchingEngine:
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt2", "qwen3_moe"])
 async def test_update_weights_matches_fresh_network(kind: str, tmp_path: Path) -> None:
     other = change_weights(network(kind))
-    expected = alone(build_paged_model(change_weights(network(kind)))[0], ASK).scores
+    expected = run_alone(build_paged_model(change_weights(network(kind)))[0], ASK).scores
     (tmp_path / "w.safetensors").write_bytes(pack_weights(other).files[0])
     async with run_client(engine(network(kind))) as client:
         assert (await client.ask(ASK)).scores != expected

@@ -60,7 +60,7 @@ TEMPLATE = """\
 {%- for message in messages -%}
 {{ message.role }}:{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content -%}
 {% if part.type == 'image' %}PLACE{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}
-{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"""
+{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"""  # noqa: E501
 
 
 def save(kind: str, directory: Path) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 from starlette.types import ASGIApp
 from tests.http.wire import serving
-from tests.serving.harness import Counting, Still
+from tests.serving.harness import FixedClock, SequentialIds
 
 from dragoman.dialects.interfaces import Profile
 from dragoman.engines.upstream import (
@@ -22,8 +22,10 @@ from dragoman.engines.upstream import (
     UpstreamDefaults,
     UpstreamEngine,
 )
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
-from dragoman.serving.app import create_app
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.serving.stream_keepalive import StreamTimeouts
 
@@ -34,17 +36,19 @@ VLLM = ServingOptions(
 )
 
 
-async def asleep(_: float) -> None:
+async def sleep_forever(_: float) -> None:
     """Sleep forever, so that no health check runs unless a test starts it."""
     await asyncio.Event().wait()
 
 
-def engine(*urls: str, kind: str = "dragoman", model: str = "m", **config: Any) -> UpstreamEngine:
+def build_engine(
+    *urls: str, kind: str = "dragoman", model: str = "m", **config: Any
+) -> UpstreamEngine:
     """Build an upstream engine.
 
     urls: the upstreams' URLs, without `/v1`.
     """
-    sleep = config.pop("sleep", asleep)
+    sleep = config.pop("sleep", sleep_forever)
     upstreams = config.pop("upstreams", tuple(Upstream(f"{url}/v1") for url in urls))
     return UpstreamEngine(
         UpstreamConfig(
@@ -54,8 +58,8 @@ def engine(*urls: str, kind: str = "dragoman", model: str = "m", **config: Any) 
     )
 
 
-def server(models: Models, options: ServingOptions | None = None) -> ASGIApp:
-    return create_app(models, options=options, clock=Still(), ids=Counting())
+def build_app(models: Models, options: ServingOptions | None = None) -> ASGIApp:
+    return build_asgi_app(models, options=options, clock=FixedClock(), ids=SequentialIds())
 
 
 @asynccontextmanager
@@ -74,8 +78,8 @@ async def relay(
     first = next(iter(behind))
     await behind.start()
     try:
-        async with serving(server(behind, behind_options)) as wire:
-            upstream = engine(f"http://127.0.0.1:{wire.port}", kind=kind, model=first.name)
+        async with serving(build_app(behind, behind_options)) as wire:
+            upstream = build_engine(f"http://127.0.0.1:{wire.port}", kind=kind, model=first.name)
             front = Models(
                 [
                     ServedModel(
@@ -86,8 +90,8 @@ async def relay(
                     )
                 ]
             )
-            async with direct(front, options) as it:
-                yield it
+            async with direct(front, options) as client:
+                yield client
     finally:
         await behind.stop()
 
@@ -98,11 +102,11 @@ async def direct(
 ) -> AsyncGenerator[httpx2.AsyncClient]:
     await models.start()
     try:
-        async with client(server(models, options)) as it:
-            yield it
+        async with build_client(build_app(models, options)) as client:
+            yield client
     finally:
         await models.stop()
 
 
-def client(app: ASGIApp) -> httpx2.AsyncClient:
+def build_client(app: ASGIApp) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost")

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
-from tests.engines.upstream.relays import engine
+from tests.engines.upstream.relays import build_engine
 from tests.engines.upstream.stub_server import Handle, Pieces, far_server
 
 from dragoman.core.errors import (
@@ -64,8 +64,7 @@ from dragoman.dialects.interfaces import ReaderOptions
 from dragoman.engines.upstream import KINDS, Upstream, UpstreamDefaults, discover
 from dragoman.engines.upstream.messages_events import MessageEventReader
 from dragoman.engines.upstream.messages_request import encode_messages_request
-
-from ...pictures import PIXEL
+from tests.pictures import PIXEL
 
 ADD = FunctionTool("add", "Adds", '{"type":"object","properties":{}}', True)
 MULTIPLY = FunctionTool("multiply")
@@ -152,7 +151,8 @@ def test_encode_converts_media_to_blocks() -> None:
     )["messages"]
     kinds = [(block["type"], block["source"]["type"]) for block in turn["content"]]
     assert kinds == [
-        ("image", "base64"), ("image", "url"), ("document", "base64"), ("document", "text"), ("document", "url"),
+        ("image", "base64"), ("image", "url"), ("document", "base64"), ("document", "text"),
+        ("document", "url"),
     ]  # fmt: skip
     assert turn["content"][2]["title"] == "a.pdf"
     assert turn["content"][3]["source"]["data"] == "é"
@@ -570,7 +570,7 @@ async def answer(handle: Handle, **config: Any) -> list[Event]:
 
     async with far_server(with_health) as address:
         upstreams = tuple(Upstream(f"{address}/{name}/v1", key="sk-ant") for name in "ab")
-        subject = engine(kind="anthropic", upstreams=upstreams, **config)
+        subject = build_engine(kind="anthropic", upstreams=upstreams, **config)
         await subject.start()
         try:
             return [event async for event in subject.generate(ask())]

@@ -13,17 +13,19 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
-from tests.engines.upstream.relays import VLLM, client, direct, engine, server
+from tests.engines.upstream.relays import VLLM, build_app, build_client, build_engine, direct
 from tests.engines.upstream.stub_server import Handle, far_server
 from tests.http.wire import serving
-from tests.serving.harness import tokenizer
+from tests.serving.harness import load_tiny_tokenizer
 
 from dragoman.core.engine_control import EngineControl
 from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
 from dragoman.engines.upstream import KINDS, Upstream, UpstreamControl, discover
 from dragoman.launch import build_models
+from dragoman.pipeline.engine_backends import EventBackend
 from dragoman.pipeline.lora_adapters import Adapters
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman_http import ClientTimeouts
@@ -34,7 +36,7 @@ CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_to
 def build_front(*addresses: str, key: str | None = None) -> Models:
     upstreams = tuple(Upstream(f"{address}/v1", key=key) for address in addresses)
     control = UpstreamControl(upstreams, ClientTimeouts(read=60.0))
-    backend = EventBackend(engine(upstreams=upstreams), cache=control)
+    backend = EventBackend(build_engine(upstreams=upstreams), cache=control)
     adapters = Adapters((), control, is_remote=True)
     return Models(
         [ServedModel("m", backend, 4096, 1_700_000_000, control=control, adapters=adapters)]
@@ -76,75 +78,78 @@ async def test_control_routes_pause_sleep_and_reset_upstream() -> None:
     await behind.start()
     try:
         async with (
-            serving(server(behind, VLLM)) as wire,
-            direct(build_front(f"http://127.0.0.1:{wire.port}"), VLLM) as it,
+            serving(build_app(behind, VLLM)) as wire,
+            direct(build_front(f"http://127.0.0.1:{wire.port}"), VLLM) as client,
         ):
-            assert (await it.post("/pause?mode=keep&clear_cache=false")).status_code == 200
+            assert (await client.post("/pause?mode=keep&clear_cache=false")).status_code == 200
             assert control.is_paused
-            assert (await it.get("/is_paused")).json() == {"is_paused": True}
-            await it.post("/resume")
+            assert (await client.get("/is_paused")).json() == {"is_paused": True}
+            await client.post("/resume")
             assert not control.is_paused
-            assert (await it.get("/is_paused")).json() == {"is_paused": False}
-            await it.post("/sleep?level=1")
+            assert (await client.get("/is_paused")).json() == {"is_paused": False}
+            await client.post("/sleep?level=1")
             assert control.sleep_level == 1
-            assert (await it.get("/is_sleeping")).json() == {"is_sleeping": True}
-            await it.post("/wake_up")
+            assert (await client.get("/is_sleeping")).json() == {"is_sleeping": True}
+            await client.post("/wake_up")
             assert control.sleep_level == 0
-            assert (await it.get("/is_sleeping")).json() == {"is_sleeping": False}
-            assert (await it.post("/abort_requests")).json() == {"status": "aborted", "aborted": 0}
-            assert (await it.post("/reset_prefix_cache")).json() == {"success": True}
-            answer = await it.post("/sleep?level=2")
+            assert (await client.get("/is_sleeping")).json() == {"is_sleeping": False}
+            assert (await client.post("/abort_requests")).json() == {
+                "status": "aborted",
+                "aborted": 0,
+            }
+            assert (await client.post("/reset_prefix_cache")).json() == {"success": True}
+            answer = await client.post("/sleep?level=2")
             assert answer.status_code == 400
             assert control.sleep_level == 0
-            assert (await it.get("/is_sleeping")).json() == {"is_sleeping": False}
-            assert (await it.post("/v1/chat/completions", json=CHAT)).status_code == 200
+            assert (await client.get("/is_sleeping")).json() == {"is_sleeping": False}
+            assert (await client.post("/v1/chat/completions", json=CHAT)).status_code == 200
     finally:
         await behind.stop()
 
 
 async def test_load_lora_adapter_uses_directories_of_upstream(tmp_path: Path) -> None:
-    lent = tokenizer()
+    tokenizer = load_tiny_tokenizer()
     loader = Loader()
-    actor = ScriptedEngine(Script((ScriptEntry((Say("Hi"),), repeat=True),)), tokenizer=lent)
+    engine = ScriptedEngine(Script((ScriptEntry((Say("Hi"),), repeat=True),)), tokenizer=tokenizer)
     adapters = Adapters((), loader)
     behind = Models(
-        [ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000, adapters=adapters)]
+        [ServedModel("m", EventBackend(engine, tokenizer), 4096, 1_700_000_000, adapters=adapters)]
     )
     options = msgspec.structs.replace(VLLM, lora_dir=str(tmp_path))
     (tmp_path / "poet").mkdir()
     await behind.start()
     try:
         async with (
-            serving(server(behind, options)) as wire,
-            direct(build_front(f"http://127.0.0.1:{wire.port}"), VLLM) as it,
+            serving(build_app(behind, options)) as wire,
+            direct(build_front(f"http://127.0.0.1:{wire.port}"), VLLM) as client,
         ):
-            loaded = await it.post(
+            loaded = await client.post(
                 "/v1/load_lora_adapter", json={"lora_name": "poet", "lora_path": "poet"}
             )
             assert loaded.status_code == 200, loaded.text
             assert loader.loaded == {"poet": str(tmp_path / "poet")}
-            again = await it.post(
+            again = await client.post(
                 "/v1/load_lora_adapter", json={"lora_name": "poet", "lora_path": "poet"}
             )
             assert again.status_code == 400
-            outside = await it.post(
+            outside = await client.post(
                 "/v1/load_lora_adapter", json={"lora_name": "thief", "lora_path": "../x"}
             )
             assert (outside.status_code, set(loader.loaded)) == (500, {"poet"}), (
                 "an upstream's 403 is not an error of the client"
             )
-            names = [card["id"] for card in (await it.get("/v1/models")).json()["data"]]
+            names = [card["id"] for card in (await client.get("/v1/models")).json()["data"]]
             assert names == ["m", "poet"]
-            unloaded = await it.post("/v1/unload_lora_adapter", json={"lora_name": "poet"})
+            unloaded = await client.post("/v1/unload_lora_adapter", json={"lora_name": "poet"})
             assert unloaded.status_code == 200
             assert loader.loaded == {}
-            missing = await it.post("/v1/chat/completions", json={"model": "poet", **CHAT})
+            missing = await client.post("/v1/chat/completions", json={"model": "poet", **CHAT})
             assert missing.status_code == 404
     finally:
         await behind.stop()
 
 
-CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'  # noqa: E501
 
 
 async def test_request_for_adapter_sends_adapter_name_as_model() -> None:
@@ -158,13 +163,13 @@ async def test_request_for_adapter_sends_adapter_name_as_model() -> None:
             )
         return httpx2.Response(200, text="loaded")
 
-    async with answering(answer) as it:
-        await it.post(
+    async with answering(answer) as client:
+        await client.post(
             "/v1/load_lora_adapter", json={"lora_name": "poet", "lora_path": "/there/poet"}
         )
         for model in ("m", "poet"):
             assert (
-                await it.post("/v1/chat/completions", json={**CHAT, "model": model})
+                await client.post("/v1/chat/completions", json={**CHAT, "model": model})
             ).status_code == 200
     assert bodies == ["m", "poet"]
 
@@ -176,8 +181,8 @@ async def test_abort_requests_calls_every_upstream_with_api_key() -> None:
         keys.append(request.headers.get("authorization"))
         return httpx2.Response(200, json={"status": "aborted", "aborted": 2})
 
-    async with answering(answer, 2) as it:
-        answered = await it.post("/abort_requests")
+    async with answering(answer, 2) as client:
+        answered = await client.post("/abort_requests")
     assert answered.json()["aborted"] == 4
     assert keys == ["Bearer theirs"] * 2
 
@@ -194,25 +199,25 @@ async def test_abort_requests_calls_every_upstream_with_api_key() -> None:
 async def test_sleep_rejected_by_upstream_keeps_state(
     status: int, body: dict[str, Any], expected: int, words: str
 ) -> None:
-    async with answering(lambda _: httpx2.Response(status, json=body)) as it:
-        answer = await it.post("/sleep")
+    async with answering(lambda _: httpx2.Response(status, json=body)) as client:
+        answer = await client.post("/sleep")
         assert answer.status_code == expected
         assert words in answer.json()["error"]["message"]
         assert "secret" not in answer.text
-        assert (await it.get("/is_sleeping")).json() == {"is_sleeping": False}
+        assert (await client.get("/is_sleeping")).json() == {"is_sleeping": False}
 
 
 async def test_pause_unreachable_upstream_returns_503() -> None:
-    async with client(server(build_front("http://127.0.0.1:9"), VLLM)) as it:
-        assert (await it.post("/pause")).status_code == 503
+    async with build_client(build_app(build_front("http://127.0.0.1:9"), VLLM)) as client:
+        assert (await client.post("/pause")).status_code == 503
 
 
 async def test_control_routes_require_admin_api_key() -> None:
     options = msgspec.structs.replace(VLLM, api_key=("user",), admin_api_key=("admin",))
-    async with client(server(build_front("http://127.0.0.1:9"), options)) as it:
+    async with build_client(build_app(build_front("http://127.0.0.1:9"), options)) as client:
         for path in ("/pause", "/sleep", "/reset_prefix_cache", "/v1/load_lora_adapter"):
             assert (
-                await it.post(path, json={}, headers={"authorization": "Bearer user"})
+                await client.post(path, json={}, headers={"authorization": "Bearer user"})
             ).status_code == 403
 
 

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import ASGIApp, Message
-from tests.engines.upstream.relays import engine
+from tests.engines.upstream.relays import build_engine
 from tests.http.wire import Wire, serving
 from tests.http_client.stub_server import CHUNKED, StubServer, serve
-from tests.serving.harness import Counting, Still, scope
+from tests.serving.harness import FixedClock, SequentialIds, scope
 
 from dragoman.core.capabilities import Capabilities
 from dragoman.core.engine import EventReceiver, Health
@@ -28,8 +28,10 @@ from dragoman.core.events import Event, Started, TextDelta, ToolCallDelta
 from dragoman.core.request import GenerateRequest
 from dragoman.http import asgi_extensions
 from dragoman.parsers import registry
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
-from dragoman.serving.app import create_app
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.app import build_asgi_app
 from dragoman.store import MemoryStore
 
 EVENT_STREAM = CHUNKED[:-2] + b"content-type: text/event-stream\r\n\r\n"
@@ -85,7 +87,7 @@ async def front(far: StubServer, *, parses: bool) -> AsyncGenerator[ASGIApp]:
 
     parses: whether it parses tool calls and reasoning itself.
     """
-    upstream = engine(
+    upstream = build_engine(
         f"http://127.0.0.1:{far.port}",
         kind="openai",
         native_tools=not parses,
@@ -98,7 +100,9 @@ async def front(far: StubServer, *, parses: bool) -> AsyncGenerator[ASGIApp]:
     )
     await upstream.start()
     try:
-        yield create_app(Models([model]), clock=Still(), ids=Counting(), store=MemoryStore())
+        yield build_asgi_app(
+            Models([model]), clock=FixedClock(), ids=SequentialIds(), store=MemoryStore()
+        )
     finally:
         await upstream.stop()
 
@@ -201,7 +205,7 @@ async def test_deltas_are_written_in_receiving_callback() -> None:
     assert b"".join(client.sent).count(b"text_delta") == 20
 
 
-class Pushing:
+class DirectEngine:
     """An engine that delivers its deltas directly whenever possible, and never stops by
     itself.
     """
@@ -249,9 +253,11 @@ class Pushing:
         return Health()
 
 
-async def ask(engine: Pushing, **more: Any) -> Client:
+async def ask(engine: DirectEngine, **more: Any) -> Client:
     model = ServedModel("m", EventBackend(engine), 4096, 1_700_000_000)
-    app = create_app(Models([model]), clock=Still(), ids=Counting(), store=MemoryStore())
+    app = build_asgi_app(
+        Models([model]), clock=FixedClock(), ids=SequentialIds(), store=MemoryStore()
+    )
     body = {"model": "m", "stream": True, **PATHS["/v1/messages"], **more}
     client = Client(json.dumps(body).encode(), [True])
     request_scope = scope("/v1/messages")
@@ -265,7 +271,7 @@ async def ask(engine: Pushing, **more: Any) -> Client:
 
 async def test_direct_delta_with_stop_string_ends_stream() -> None:
     """The engine would continue, and is cancelled."""
-    engine = Pushing(
+    engine = DirectEngine(
         *(TextDelta(0, text) for text in ("One", " two", " th", "ree", " four", " five"))
     )
     body = b"".join((await ask(engine, stop_sequences=["three"])).sent)
@@ -279,7 +285,7 @@ async def test_direct_delta_with_stop_string_ends_stream() -> None:
 async def test_direct_invalid_event_fails_its_response(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    engine = Pushing(
+    engine = DirectEngine(
         TextDelta(0, "One"), TextDelta(0, " two"), ToolCallDelta(0, "{}"), TextDelta(0, " four")
     )
     body = b"".join((await ask(engine)).sent)

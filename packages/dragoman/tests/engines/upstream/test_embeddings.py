@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.engines.encoder.directories import SCORER, write_encoder
-from tests.engines.upstream.relays import VLLM, client, direct, engine, server
+from tests.engines.upstream.relays import VLLM, build_app, build_client, build_engine, direct
 from tests.engines.upstream.stub_server import Handle, Pieces, far_server
 from tests.http.wire import serving
 from tests.serving.harness import scope
@@ -25,7 +25,9 @@ from dragoman.core.encoder_requests import EncodingTask
 from dragoman.dialects.interfaces import Profile
 from dragoman.engines.upstream import KINDS, ModelTasks, Upstream, discover
 from dragoman.launch import build_models
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel, TextEncoderBackend
+from dragoman.pipeline.engine_backends import EventBackend, TextEncoderBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings, SettingsError
@@ -89,7 +91,7 @@ def scorer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def build_front(
     address: str, *tasks: EncodingTask, kind: str = "dragoman", **config: Any
 ) -> Models:
-    upstream = engine(address, kind=kind, encoding_tasks=frozenset(tasks), **config)
+    upstream = build_engine(address, kind=kind, encoding_tasks=frozenset(tasks), **config)
     return Models([ServedModel("m", TextEncoderBackend(upstream), 64, 1_700_000_000)])
 
 
@@ -120,10 +122,10 @@ async def ask_both(
     task = EncodingTask.SCORING if "scorer" in directory.name else EncodingTask.EMBEDDINGS
     await behind.start()
     try:
-        async with client(server(behind, VLLM)) as it:
+        async with build_client(build_app(behind, VLLM)) as it:
             expected = await it.post(path, json={"model": "m", **body})
-        async with serving(server(behind, VLLM)) as wire:
-            upstream = engine(
+        async with serving(build_app(behind, VLLM)) as wire:
+            upstream = build_engine(
                 f"http://127.0.0.1:{wire.port}", kind=kind, encoding_tasks=frozenset({task})
             )
             front = Models(
@@ -194,12 +196,12 @@ async def test_generation_model_with_embeddings_serves_both() -> None:
     behind = build_models(Settings(served_model_name=("m",), max_model_len=2048), SystemClock())
     await behind.start()
     try:
-        async with serving(server(behind, VLLM)) as wire:
-            upstream = engine(
+        async with serving(build_app(behind, VLLM)) as wire:
+            upstream = build_engine(
                 f"http://127.0.0.1:{wire.port}", encoding_tasks=frozenset({EncodingTask.EMBEDDINGS})
             )
             front = Models([ServedModel("m", EventBackend(upstream), 2048, 1)])
-            async with client(server(behind, VLLM)) as one, direct(front, VLLM) as other:
+            async with build_client(build_app(behind, VLLM)) as one, direct(front, VLLM) as other:
                 answers = [await it.post(EMBED, json={"input": "Once upon"}) for it in (one, other)]
                 [card] = (await other.get("/v1/models")).json()["data"]
     finally:
@@ -234,6 +236,33 @@ async def test_embed_sorts_vectors_by_index() -> None:
     async with relaying(handle, EncodingTask.EMBEDDINGS) as it:
         answer = (await it.post(EMBED, json={"input": ["a", "b"]})).json()
     assert [row["embedding"] for row in answer["data"]] == [[1.0], [2.0]]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (EMBED, {"input": "a"}),
+        ("/v2/embed", {"texts": ["a"]}),
+        (SCORE, {"text_1": "a", "text_2": "b"}),
+    ],
+)
+async def test_encoding_trace_headers_reach_upstream(path: str, body: dict[str, Any]) -> None:
+    trace = {
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "tracestate": "vendor=1",
+    }
+    received: list[dict[str, str]] = []
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        received.append({name: request.headers[name] for name in trace if name in request.headers})
+        inputs = json.loads(request.content)["input"]
+        vectors = [[3.0, 4.0]] if isinstance(inputs, str) else [[3.0, 4.0]] * len(inputs)
+        return httpx2.Response(200, json={"data": [{"embedding": vector} for vector in vectors]})
+
+    async with relaying(handle, EncodingTask.EMBEDDINGS) as it:
+        for headers in (trace, {}):
+            assert (await it.post(path, json=body, headers=headers)).status_code == 200
+    assert received == [trace, {}]
 
 
 @pytest.mark.parametrize(
@@ -400,13 +429,13 @@ async def test_client_disconnect_cancels_upstream_request() -> None:
         async def send(_: Any) -> None:
             pass
 
-        await server(models, VLLM)(scope(EMBED), receive, send)
+        await build_app(models, VLLM)(scope(EMBED), receive, send)
         while not pieces.closed:  # noqa: ASYNC110 - the limit of the test ends it
             await asyncio.sleep(0)
         await models.stop()
 
 
-def build_client(models: list[dict[str, Any]], *accepted: str) -> httpx2.Client:
+def build_upstream_client(models: list[dict[str, Any]], *accepted: str) -> httpx2.Client:
     """Build a client of an upstream with these models, which accepts requests at these
     paths.
     """
@@ -455,7 +484,9 @@ def test_discover_detects_model_tasks(
     card: dict[str, Any], accepted: tuple[str, ...], expected: Any
 ) -> None:
     found = discover(
-        Upstream("http://a/v1"), None, client=build_client([{"id": "m", **card}], *accepted)
+        Upstream("http://a/v1"),
+        None,
+        client=build_upstream_client([{"id": "m", **card}], *accepted),
     )
     assert found.tasks == expected
 

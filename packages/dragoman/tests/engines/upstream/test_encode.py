@@ -48,14 +48,13 @@ from dragoman.dialects.chat import read_chat
 from dragoman.dialects.interfaces import ReaderOptions
 from dragoman.engines.upstream import KINDS, UpstreamDefaults
 from dragoman.engines.upstream.openai_request import encode_request
-
-from ...pictures import PIXEL
+from tests.pictures import PIXEL
 
 ADD = FunctionTool("add", "Adds", '{"type":"object"}', True)
 RUN = CustomTool("run", "Runs", "lark", "start: /a+/")
 
 
-def talk(*parts: Part, **fields: Any) -> Conversation:
+def build_conversation(*parts: Part, **fields: Any) -> Conversation:
     return Conversation((Message(Role.USER, parts or (Text("hi"),)),), **fields)
 
 
@@ -75,8 +74,8 @@ CONVERSATIONS = {
             Message(Role.USER, (Text("hi"),), "ann"),
         )
     ),
-    "several texts": talk(Text("a"), Text(""), Text("b")),
-    "media": talk(
+    "several texts": build_conversation(Text("a"), Text(""), Text("b")),
+    "media": build_conversation(
         Text("See:"),
         Image(InlineMedia(PIXEL, "image/png"), "low"),
         Image(RemoteMedia("https://x/y")),
@@ -95,11 +94,11 @@ CONVERSATIONS = {
         tools=(ADD, RUN),
         tool_choice=ToolChoice("required", ("add",), is_named=True),
     ),
-    "allowed tools": talk(
+    "allowed tools": build_conversation(
         tools=(ADD, RUN), tool_choice=ToolChoice("auto", ("run",)), parallel_tool_calls=False
     ),
-    "no tools": talk(tools=(ADD,), tool_choice=ToolChoice("none")),
-    "a budget": talk(reasoning=ReasoningOptions(None, "high", 50)),
+    "no tools": build_conversation(tools=(ADD,), tool_choice=ToolChoice("none")),
+    "a budget": build_conversation(reasoning=ReasoningOptions(None, "high", 50)),
 }
 
 
@@ -128,7 +127,7 @@ CONSTRAINTS: list[Constraint] = [
 def test_request_roundtrip_is_lossless(constraint: Constraint) -> None:
     request = GenerateRequest(
         "there",
-        talk(),
+        build_conversation(),
         choices=3,
         sampling=SamplingOptions(
             0.5, 0.9, 0, 0.1, 0.2, 0.3, 1.1, -5, ((7, -1.0),), (1, 2), ("no",)
@@ -153,7 +152,7 @@ def test_request_roundtrip_is_lossless(constraint: Constraint) -> None:
 
 
 def test_encode_request_omits_unset_fields() -> None:
-    assert body(GenerateRequest("m", talk()), "compatible").keys() == {
+    assert body(GenerateRequest("m", build_conversation()), "compatible").keys() == {
         "model",
         "stream",
         "stream_options",
@@ -164,7 +163,9 @@ def test_encode_request_omits_unset_fields() -> None:
 def test_encode_request_applies_defaults_for_unset_fields() -> None:
     defaults = UpstreamDefaults(SamplingOptions(temperature=0.1, top_p=0.5), 9)
     payload = body(
-        GenerateRequest("m", talk(), sampling=SamplingOptions(temperature=1.0)), "openai", defaults
+        GenerateRequest("m", build_conversation(), sampling=SamplingOptions(temperature=1.0)),
+        "openai",
+        defaults,
     )
     assert (payload["temperature"], payload["top_p"], payload["max_completion_tokens"]) == (
         1.0,
@@ -184,7 +185,10 @@ def test_encode_request_uses_field_names_of_kind() -> None:
     assert "reasoning_content" not in str(
         body(GenerateRequest("m", CONVERSATIONS["a loop of tools"]), "openai")
     )
-    assert body(GenerateRequest("m", talk(), constraint=Regex("a")), "sglang")["regex"] == "a"
+    assert (
+        body(GenerateRequest("m", build_conversation(), constraint=Regex("a")), "sglang")["regex"]
+        == "a"
+    )
     roles = [
         each["role"]
         for each in body(GenerateRequest("m", CONVERSATIONS["roles"]), "vllm")["messages"]
@@ -195,7 +199,9 @@ def test_encode_request_uses_field_names_of_kind() -> None:
 def test_encode_request_filters_tools_without_allowed_tools() -> None:
     tools = (ADD, FunctionTool("sub"))
     payload = body(
-        GenerateRequest("m", talk(tools=tools, tool_choice=ToolChoice("required", ("sub",)))),
+        GenerateRequest(
+            "m", build_conversation(tools=tools, tool_choice=ToolChoice("required", ("sub",)))
+        ),
         "vllm",
     )
     assert ([tool["function"]["name"] for tool in payload["tools"]], payload["tool_choice"]) == (
@@ -205,11 +211,16 @@ def test_encode_request_filters_tools_without_allowed_tools() -> None:
 
 
 def test_encode_request_sets_thinking_in_template_kwargs() -> None:
-    payload = body(GenerateRequest("m", talk(reasoning=ReasoningOptions(False))), "vllm")
+    payload = body(
+        GenerateRequest("m", build_conversation(reasoning=ReasoningOptions(False))), "vllm"
+    )
     assert payload["chat_template_kwargs"] == {"enable_thinking": False}
     options = TemplateOptions(kwargs='{"thinking": true}')
     payload = body(
-        GenerateRequest("m", talk(reasoning=ReasoningOptions(True), template=options)), "vllm"
+        GenerateRequest(
+            "m", build_conversation(reasoning=ReasoningOptions(True), template=options)
+        ),
+        "vllm",
     )
     assert payload["chat_template_kwargs"] == {"thinking": True}
 
@@ -229,32 +240,42 @@ CONTINUED = TemplateOptions(continue_final_message=True)
 @pytest.mark.parametrize(
     ("request_", "kind", "param"),
     [
-        (GenerateRequest("m", talk(), return_prompt=True), "openai", "return_token_ids"),
+        (
+            GenerateRequest("m", build_conversation(), return_prompt=True),
+            "openai",
+            "return_token_ids",
+        ),
         (GenerateRequest("m", (1, 2), return_prompt=True), "sglang", "return_token_ids"),
         (
-            GenerateRequest("m", talk(), limits=GenerationLimits(include_stop=True)),
+            GenerateRequest("m", build_conversation(), limits=GenerationLimits(include_stop=True)),
             "openai",
             "include_stop_str_in_output",
         ),
         (
-            GenerateRequest("m", talk(), special_tokens_in_text=True),
+            GenerateRequest("m", build_conversation(), special_tokens_in_text=True),
             "openai",
             "skip_special_tokens",
         ),
-        (GenerateRequest("m", talk(tools=(RUN,))), "vllm", "tools"),
-        (GenerateRequest("m", talk(File(UploadedMedia("file-1")))), "openai", "messages"),
+        (GenerateRequest("m", build_conversation(tools=(RUN,))), "vllm", "tools"),
         (
-            GenerateRequest("m", talk(template=TemplateOptions(template="{{ x }}"))),
+            GenerateRequest("m", build_conversation(File(UploadedMedia("file-1")))),
+            "openai",
+            "messages",
+        ),
+        (
+            GenerateRequest("m", build_conversation(template=TemplateOptions(template="{{ x }}"))),
             "vllm",
             "chat_template",
         ),
         (
-            GenerateRequest("m", talk(template=TemplateOptions(continue_final_message=True))),
+            GenerateRequest(
+                "m", build_conversation(template=TemplateOptions(continue_final_message=True))
+            ),
             "openai",
             "continue_final_message",
         ),
         (
-            GenerateRequest("m", talk(), constraint=ContextFreeGrammar("start: /a/")),
+            GenerateRequest("m", build_conversation(), constraint=ContextFreeGrammar("start: /a/")),
             "llama.cpp",
             "structured_outputs.grammar",
         ),

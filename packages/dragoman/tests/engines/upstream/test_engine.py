@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
-from tests.engines.upstream.relays import engine
+from tests.engines.upstream.relays import build_engine
 from tests.engines.upstream.stub_server import Handle, Pieces, far_server
 
 from dragoman.core.errors import (
@@ -62,12 +62,12 @@ async def serving(handle: Handle, *names: str, **config: Any) -> AsyncGenerator[
     """
     async with far_server(healthy(handle)) as address:
         upstreams = tuple(Upstream(f"{address}/{name}/v1", key="sk-up") for name in names or ("a",))
-        it = engine(kind="compatible", upstreams=upstreams, **config)
-        await it.start()
+        engine = build_engine(kind="compatible", upstreams=upstreams, **config)
+        await engine.start()
         try:
-            yield it
+            yield engine
         finally:
-            await it.stop()
+            await engine.stop()
 
 
 def healthy(handle: Handle) -> Handle:
@@ -81,19 +81,19 @@ def healthy(handle: Handle) -> Handle:
     return answer
 
 
-async def collect_events(it: UpstreamEngine) -> list[Event]:
-    return [event async for event in it.generate(ASK)]
+async def collect_events(engine: UpstreamEngine) -> list[Event]:
+    return [event async for event in engine.generate(ASK)]
 
 
 async def test_generate_forwards_events_as_received() -> None:
     async with (
-        serving(lambda _: streaming(ROLE, HELLO, None)) as it,
-        aclosing(it.generate(ASK)) as events,
+        serving(lambda _: streaming(ROLE, HELLO, None)) as engine,
+        aclosing(engine.generate(ASK)) as events,
     ):
         assert [await anext(events), await anext(events)] == [Started(0), TextDelta(0, "Hello")]
-        assert it.health().running == 1
+        assert engine.health().running == 1
         await events.aclose()
-        assert it.health().running == 0
+        assert engine.health().running == 0
 
 
 async def test_generate_max_tokens_0_prefills_and_emits_no_text() -> None:
@@ -104,12 +104,12 @@ async def test_generate_max_tokens_0_prefills_and_emits_no_text() -> None:
 
     def handle(request: httpx2.Request) -> httpx2.Response:
         bodies.append(request.content)
-        usage = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}}\n\n'
+        usage = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}}\n\n'  # noqa: E501
         return streaming(ROLE, HELLO, END.replace(b"data: [DONE]\n\n", usage))
 
-    async with serving(handle) as it:
+    async with serving(handle) as engine:
         request = msgspec.structs.replace(ASK, limits=GenerationLimits(max_tokens=0))
-        events = [event async for event in it.generate(request)]
+        events = [event async for event in engine.generate(request)]
     assert msgspec.json.decode(bodies[0])["max_tokens"] == 1
     assert not any(isinstance(event, TextDelta) for event in events)
     assert events[-2:] == [ChoiceFinished(0, FinishReason.LENGTH), Finished(Usage(9, 0))]
@@ -117,8 +117,8 @@ async def test_generate_max_tokens_0_prefills_and_emits_no_text() -> None:
 
 async def test_generate_close_disconnects_upstream() -> None:
     body = Pieces(ROLE, None)
-    async with serving(lambda _: httpx2.Response(200, headers=STREAM, stream=body)) as it:
-        async with aclosing(it.generate(ASK)) as events:
+    async with serving(lambda _: httpx2.Response(200, headers=STREAM, stream=body)) as engine:
+        async with aclosing(engine.generate(ASK)) as events:
             await anext(events)
         while not body.closed:  # noqa: ASYNC110 - the limit of the test ends it
             await asyncio.sleep(0)
@@ -146,9 +146,9 @@ async def test_upstream_error_status_maps_to_error_type(
 ) -> None:
     async with serving(
         lambda _: httpx2.Response(status, json=body, headers={"retry-after": "7"})
-    ) as it:
+    ) as engine:
         with pytest.raises(DragomanError) as found:
-            await collect_events(it)
+            await collect_events(engine)
     assert type(found.value) is kind
     assert (found.value.retry_after == 7) is (status == 429 or status >= 500)
 
@@ -158,9 +158,9 @@ async def test_upstream_failure_message_is_only_logged(
     status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     error = {"error": {"message": "boom secret", "param": None}}
-    async with serving(lambda _: httpx2.Response(status, json=error)) as it:
+    async with serving(lambda _: httpx2.Response(status, json=error)) as engine:
         with pytest.raises(DragomanError) as found:
-            await collect_events(it)
+            await collect_events(engine)
     own_words = {
         503: "The upstream is overloaded; retry later.",
         504: "The upstream did not answer in time.",
@@ -171,17 +171,19 @@ async def test_upstream_failure_message_is_only_logged(
 
 @pytest.mark.parametrize("error", ['"boom secret"', '{"message": "boom secret"}'])
 async def test_upstream_stream_error_message_is_hidden(error: str) -> None:
-    async with serving(lambda _: streaming(b'data: {"error": ' + error.encode() + b"}\n\n")) as it:
+    async with serving(
+        lambda _: streaming(b'data: {"error": ' + error.encode() + b"}\n\n")
+    ) as engine:
         with pytest.raises(EngineError) as found:
-            await collect_events(it)
+            await collect_events(engine)
     assert "secret" not in found.value.message
 
 
 async def test_upstream_request_error_keeps_message_and_param() -> None:
     error = {"error": {"message": "Bad n.", "param": "n", "code": "invalid_value"}}
-    async with serving(lambda _: httpx2.Response(400, json=error)) as it:
+    async with serving(lambda _: httpx2.Response(400, json=error)) as engine:
         with pytest.raises(RequestError) as found:
-            await collect_events(it)
+            await collect_events(engine)
     assert (found.value.message, found.value.param, found.value.code) == (
         "Bad n.",
         "n",
@@ -194,18 +196,20 @@ async def test_upstream_context_error_raises_context_too_long() -> None:
         "This model's maximum context length is 4096 tokens. However, your prompt has at "
         "least 6001 tokens."
     )
-    async with serving(lambda _: httpx2.Response(400, json={"error": {"message": message}})) as it:
+    async with serving(
+        lambda _: httpx2.Response(400, json={"error": {"message": message}})
+    ) as engine:
         with pytest.raises(ContextTooLong) as found:
-            await collect_events(it)
+            await collect_events(engine)
     assert (found.value.limit, found.value.prompt, found.value.at_least) == (4096, 6001, True)
 
 
 @pytest.mark.parametrize("status", [301, 401, 403])
 async def test_upstream_authentication_failure_raises_engine_error(status: int) -> None:
     body = {"error": {"message": "Incorrect API key provided: sk-up"}}
-    async with serving(lambda _: httpx2.Response(status, json=body)) as it:
+    async with serving(lambda _: httpx2.Response(status, json=body)) as engine:
         with pytest.raises(EngineError) as found:
-            await collect_events(it)
+            await collect_events(engine)
     assert "sk-up" not in found.value.message
 
 
@@ -221,25 +225,25 @@ async def test_upstream_authentication_failure_raises_engine_error(status: int) 
     ],
 )
 async def test_interrupted_stream_raises_engine_error(pieces: tuple[bytes, ...]) -> None:
-    async with serving(lambda _: streaming(*pieces)) as it:
+    async with serving(lambda _: streaming(*pieces)) as engine:
         with pytest.raises(EngineError):
-            await collect_events(it)
-        assert it.health().running == 0
+            await collect_events(engine)
+        assert engine.health().running == 0
 
 
 async def test_upstream_read_timeout_raises_engine_timeout() -> None:
-    async with serving(lambda _: streaming(ROLE, None), read_timeout=0.01) as it:
+    async with serving(lambda _: streaming(ROLE, None), read_timeout=0.01) as engine:
         with pytest.raises(EngineTimeout):
-            await collect_events(it)
+            await collect_events(engine)
 
 
 async def test_non_streamed_response_is_read() -> None:
-    whole = {
+    full = {
         "choices": [{"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 3},
     }
-    async with serving(lambda _: httpx2.Response(200, json=whole)) as it:
-        assert TextDelta(0, "Hi") in await collect_events(it)
+    async with serving(lambda _: httpx2.Response(200, json=full)) as engine:
+        assert TextDelta(0, "Hi") in await collect_events(engine)
 
 
 def failing_first(first: Callable[[], httpx2.Response | None], hosts: list[str]) -> Handle:
@@ -262,8 +266,8 @@ async def test_request_without_response_is_retried_on_other_upstream(
     first: Callable[[], httpx2.Response],
 ) -> None:
     hosts: list[str] = []
-    async with serving(failing_first(first, hosts), "a", "b") as it:
-        assert isinstance((await collect_events(it))[-1], Finished)
+    async with serving(failing_first(first, hosts), "a", "b") as engine:
+        assert isinstance((await collect_events(engine))[-1], Finished)
     assert sorted(hosts) == ["a", "b"]
 
 
@@ -275,30 +279,33 @@ async def test_unreachable_upstream_is_replaced_by_other_upstream(
         # Which one is preferred depends on the prompt: some of these prefer the one
         # that is down.
         for number in range(12):
-            it = engine(kind="compatible", upstreams=(Upstream(dead), Upstream(f"{address}/v1")))
-            await it.start()
+            engine = build_engine(
+                kind="compatible", upstreams=(Upstream(dead), Upstream(f"{address}/v1"))
+            )
+            await engine.start()
             prompt = Conversation((Message(Role.USER, (Text(f"hi {number}"),)),))
             events = [
-                event async for event in it.generate(msgspec.structs.replace(ASK, prompt=prompt))
+                event
+                async for event in engine.generate(msgspec.structs.replace(ASK, prompt=prompt))
             ]
             assert isinstance(events[-1], Finished)
-            await it.stop()
+            await engine.stop()
     assert dead in caplog.text
 
 
 async def test_request_is_not_retried_after_first_event() -> None:
     hosts: list[str] = []
     handle = failing_first(lambda: streaming(ROLE, httpx2.ReadError("reset")), hosts)
-    async with serving(handle, "a", "b") as it:
+    async with serving(handle, "a", "b") as engine:
         with pytest.raises(EngineError):
-            await collect_events(it)
+            await collect_events(engine)
     assert len(hosts) == 1
 
 
 async def test_stale_connection_is_retried_on_same_upstream() -> None:
     hosts: list[str] = []
-    async with serving(failing_first(lambda: None, hosts)) as it:
-        assert isinstance((await collect_events(it))[-1], Finished)
+    async with serving(failing_first(lambda: None, hosts)) as engine:
+        assert isinstance((await collect_events(engine))[-1], Finished)
     assert hosts == ["a", "a"]
 
 
@@ -309,25 +316,25 @@ async def test_health_follows_upstream_reachability() -> None:
     async def sleep(_: float) -> None:
         await woken.wait()
 
-    it = engine(f"http://127.0.0.1:{port}", kind="compatible", sleep=sleep)
-    await it.start()
+    engine = build_engine(f"http://127.0.0.1:{port}", kind="compatible", sleep=sleep)
+    await engine.start()
     with pytest.raises(Overloaded):
-        await collect_events(it)
-    assert not it.health().ready
+        await collect_events(engine)
+    assert not engine.health().ready
     async with far_server(healthy(good), port):
         woken.set()
-        while not it.health().ready:  # noqa: ASYNC110 - there is no event for the next check
+        while not engine.health().ready:  # noqa: ASYNC110 - there is no event for the next check
             await asyncio.sleep(0)
         woken.clear()
-        await it.stop()
+        await engine.stop()
 
 
 async def test_stop_fails_running_requests() -> None:
-    async with serving(lambda _: streaming(ROLE, None)) as it:
-        answer = asyncio.create_task(collect_events(it))
-        while not it.health().running:  # noqa: ASYNC110
+    async with serving(lambda _: streaming(ROLE, None)) as engine:
+        answer = asyncio.create_task(collect_events(engine))
+        while not engine.health().running:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        await it.stop()
+        await engine.stop()
         with pytest.raises(EngineError):
             await answer
 
@@ -340,8 +347,8 @@ async def test_api_key_is_sent_upstream_and_not_logged(caplog: pytest.LogCapture
         return httpx2.Response(500, json={})
 
     with caplog.at_level(logging.DEBUG):
-        async with serving(handle) as it:
+        async with serving(handle) as engine:
             with pytest.raises(EngineError):
-                await collect_events(it)
+                await collect_events(engine)
     assert keys == ["Bearer sk-up"]
     assert "sk-up" not in caplog.text

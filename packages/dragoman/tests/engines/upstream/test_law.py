@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.engines.upstream.relays import VLLM, direct, relay
-from tests.serving.harness import tokenizer
+from tests.serving.harness import load_tiny_tokenizer
 
 from dragoman.engines.scripted import (
     CallTool,
@@ -27,7 +27,9 @@ from dragoman.engines.scripted import (
     Think,
 )
 from dragoman.launch import build_models
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
 from dragoman.prompts.hf_tokenizer import HfTokenizer
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
@@ -104,8 +106,8 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def lent() -> HfTokenizer:
-    return tokenizer()
+def tokenizer() -> HfTokenizer:
+    return load_tiny_tokenizer()
 
 
 @pytest.fixture(scope="module")
@@ -113,9 +115,9 @@ def embedded() -> Models:
     return build_models(Settings(served_model_name=("m",), max_model_len=2048), SystemClock())
 
 
-def build_scripted(lent: HfTokenizer, *parts: Any) -> Models:
-    actor = ScriptedEngine(Script((ScriptEntry(parts, repeat=True),)), tokenizer=lent)
-    return Models([ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)])
+def build_scripted(tokenizer: HfTokenizer, *parts: Any) -> Models:
+    engine = ScriptedEngine(Script((ScriptEntry(parts, repeat=True),)), tokenizer=tokenizer)
+    return Models([ServedModel("m", EventBackend(engine, tokenizer), 4096, 1_700_000_000)])
 
 
 def plain(body: bytes) -> bytes:
@@ -149,7 +151,7 @@ async def compare(make: Callable[[], Models], path: str, body: dict[str, Any]) -
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("reply", REPLIES)
 async def test_scripted_response_matches_through_upstream(
-    lent: HfTokenizer, reply: str, case: str, streamed: bool
+    tokenizer: HfTokenizer, reply: str, case: str, streamed: bool
 ) -> None:
     path, body = CASES[case]
     if (reply, case) == ("bytes", "completions with logprobs"):
@@ -157,7 +159,9 @@ async def test_scripted_response_matches_through_upstream(
             "a completion's logprobs tell a token's text and not its bytes, by which offsets are "
             "counted"
         )
-    await compare(lambda: build_scripted(lent, *REPLIES[reply]), path, {**body, "stream": streamed})
+    await compare(
+        lambda: build_scripted(tokenizer, *REPLIES[reply]), path, {**body, "stream": streamed}
+    )
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -210,10 +214,10 @@ async def test_echo_stream_matches_response(embedded: Models, case: str) -> None
     body = {**body, **ECHOES[case]}
     body.pop("prompt_logprobs", None)
     async with relay(embedded, VLLM) as client:
-        whole = (await client.post("/v1/completions", json=body)).json()
+        full = (await client.post("/v1/completions", json=body)).json()
         streamed = (await client.post("/v1/completions", json={**body, "stream": True})).text
     chunks = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
-    for choice in whole["choices"]:
+    for choice in full["choices"]:
         parts = [
             part
             for chunk in chunks
@@ -226,8 +230,8 @@ async def test_echo_stream_matches_response(embedded: Models, case: str) -> None
             assert [value for score in scores for value in score[column]] == values
 
 
-async def test_cache_salt_differs_per_api_key(lent: HfTokenizer) -> None:
-    behind = build_scripted(lent, Say("Hi"))
+async def test_cache_salt_differs_per_api_key(tokenizer: HfTokenizer) -> None:
+    behind = build_scripted(tokenizer, Say("Hi"))
     (model,) = behind
     assert isinstance(model.backend.engine, ScriptedEngine)
     options = msgspec.structs.replace(VLLM, api_key=("one", "two"))

@@ -21,34 +21,34 @@ def prefixes(number: int) -> list[bytes]:
 
 
 def test_choose_distributes_prefixes_by_weight() -> None:
-    it = pool(3, 1)
-    found = Counter(it.choose(prefix) for prefix in prefixes(2000))
+    upstream_pool = pool(3, 1)
+    found = Counter(upstream_pool.choose(prefix) for prefix in prefixes(2000))
     assert 0.70 < found[0] / 2000 < 0.80
 
 
 def test_choose_moves_only_prefixes_of_down_upstream() -> None:
-    it = pool(1, 1, 1)
-    before = {prefix: it.choose(prefix) for prefix in prefixes(300)}
-    it.set_up(1, up=False)
-    after = {prefix: it.choose(prefix) for prefix in prefixes(300)}
+    upstream_pool = pool(1, 1, 1)
+    before = {prefix: upstream_pool.choose(prefix) for prefix in prefixes(300)}
+    upstream_pool.set_up(1, up=False)
+    after = {prefix: upstream_pool.choose(prefix) for prefix in prefixes(300)}
     assert 1 not in after.values()
     assert all(after[prefix] == index for prefix, index in before.items() if index != 1)
 
 
 def test_choose_skips_busy_upstream() -> None:
-    it = pool(1, 1)
-    first = it.choose(b"popular")
+    upstream_pool = pool(1, 1)
+    first = upstream_pool.choose(b"popular")
     assert first is not None
-    it.running[first] = 10
-    assert it.choose(b"popular") == 1 - first
+    upstream_pool.running[first] = 10
+    assert upstream_pool.choose(b"popular") == 1 - first
 
 
 def test_choose_returns_none_if_all_are_down_or_tried() -> None:
-    it = pool(1, 1)
-    assert it.choose(b"x", {0, 1}) is None
-    it.set_up(0, up=False)
-    it.set_up(1, up=False)
-    assert (it.choose(b"x"), it.is_ready) == (None, False)
+    upstream_pool = pool(1, 1)
+    assert upstream_pool.choose(b"x", {0, 1}) is None
+    upstream_pool.set_up(0, up=False)
+    upstream_pool.set_up(1, up=False)
+    assert (upstream_pool.choose(b"x"), upstream_pool.is_ready) == (None, False)
 
 
 def test_build_prefix_is_equal_for_all_turns() -> None:

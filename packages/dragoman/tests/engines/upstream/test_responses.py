@@ -51,8 +51,7 @@ from dragoman.core.request import (
 from dragoman.engines.upstream import KINDS, UpstreamDefaults
 from dragoman.engines.upstream.responses_events import ResponseEventReader
 from dragoman.engines.upstream.responses_request import encode_responses_request
-
-from ...pictures import PIXEL
+from tests.pictures import PIXEL
 
 KIND = KINDS["responses"]
 ADD = FunctionTool("add", "Adds", '{"type":"object"}', True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.engines.upstream.relays import VLLM, client, direct, engine, server
+from tests.engines.upstream.relays import VLLM, build_app, build_client, build_engine, direct
 from tests.engines.upstream.stub_server import far_server
 from tests.http.wire import serving
 
@@ -16,7 +16,9 @@ from dragoman.core.errors import EngineError, Unsupported
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation, GenerateRequest
 from dragoman.launch import build_models
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
@@ -77,17 +79,17 @@ async def test_tokenize_matches_through_upstream(
 ) -> None:
     if kind == "vllm" and "tool_choice" in body:
         pytest.skip("vLLM's prompts show tools that must not be called, and this server's do not")
-    async with direct(embedded, VLLM) as it:
-        expected = await it.post(path, json={"model": "m", **body})
+    async with direct(embedded, VLLM) as client:
+        expected = await client.post(path, json={"model": "m", **body})
     await embedded.start()
     try:
-        async with serving(server(embedded, VLLM)) as wire:
-            upstream = engine(f"http://127.0.0.1:{wire.port}", kind=kind)
+        async with serving(build_app(embedded, VLLM)) as wire:
+            upstream = build_engine(f"http://127.0.0.1:{wire.port}", kind=kind)
             front = Models([ServedModel("m", EventBackend(upstream), 2048, 1)])
             await front.start()
             try:
-                async with client(server(front, VLLM)) as it:
-                    found = await it.post(path, json={"model": "m", **body})
+                async with build_client(build_app(front, VLLM)) as client:
+                    found = await client.post(path, json={"model": "m", **body})
             finally:
                 await front.stop()
     finally:
@@ -97,16 +99,20 @@ async def test_tokenize_matches_through_upstream(
 
 
 async def test_tokenize_without_upstream_support_raises() -> None:
-    it = engine("http://127.0.0.1:9", kind="openai")
-    for call in (it.count_prompt_tokens(ASK), it.tokenize_prompt(ASK), it.detokenize((1, 2))):
+    client = build_engine("http://127.0.0.1:9", kind="openai")
+    for call in (
+        client.count_prompt_tokens(ASK),
+        client.tokenize_prompt(ASK),
+        client.detokenize((1, 2)),
+    ):
         with pytest.raises(Unsupported, match="does not offer tokenization"):
             await call
 
 
 async def test_detokenize_return_token_strs_is_rejected() -> None:
-    front = Models([ServedModel("m", EventBackend(engine("http://127.0.0.1:9")), 2048, 1)])
-    async with client(server(front, VLLM)) as it:
-        answer = await it.post(
+    front = Models([ServedModel("m", EventBackend(build_engine("http://127.0.0.1:9")), 2048, 1)])
+    async with build_client(build_app(front, VLLM)) as client:
+        answer = await client.post(
             "/detokenize", json={"model": "m", "tokens": [1], "return_token_strs": True}
         )
     assert answer.status_code == 400
@@ -118,10 +124,10 @@ async def test_detokenize_return_token_strs_is_rejected() -> None:
 )
 async def test_count_prompt_tokens_invalid_response_raises(body: str) -> None:
     async with far_server(lambda _: httpx2.Response(200, text=body)) as address:
-        it = engine(address)
-        await it.start()
+        client = build_engine(address)
+        await client.start()
         try:
             with pytest.raises(EngineError, match="invalid response"):
-                await it.count_prompt_tokens(ASK)
+                await client.count_prompt_tokens(ASK)
         finally:
-            await it.stop()
+            await client.stop()

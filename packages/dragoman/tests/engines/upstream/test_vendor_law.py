@@ -20,7 +20,7 @@ from tests.engines.upstream.test_law import chat, messages, plain, responses
 from tests.laws.anthropic_sdk import AnthropicSdk
 from tests.laws.responses_sdk import ResponsesSdk
 from tests.laws.sdk import OpenAiSdk
-from tests.serving.harness import tokenizer
+from tests.serving.harness import load_tiny_tokenizer
 
 from dragoman.core.message import Reasoning, ToolCall, ToolResult
 from dragoman.core.request import Conversation
@@ -34,7 +34,9 @@ from dragoman.engines.scripted import (
     ScriptEntry,
     Think,
 )
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
 from dragoman.prompts.hf_tokenizer import HfTokenizer
 from dragoman_check.rules import anthropic as anthropic_grammar
 from dragoman_check.rules import chat as chat_grammar
@@ -67,17 +69,17 @@ THOUGHT = (Think("Let me think."), Say("Done."))
 
 
 @pytest.fixture(scope="module")
-def lent() -> HfTokenizer:
-    return tokenizer()
+def tokenizer() -> HfTokenizer:
+    return load_tiny_tokenizer()
 
 
-def build_scripted(lent: HfTokenizer, *entries: ScriptEntry) -> tuple[Models, ScriptedEngine]:
-    actor = ScriptedEngine(Script(entries), tokenizer=lent)
-    return Models([ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)]), actor
+def build_scripted(tokenizer: HfTokenizer, *entries: ScriptEntry) -> tuple[Models, ScriptedEngine]:
+    engine = ScriptedEngine(Script(entries), tokenizer=tokenizer)
+    return Models([ServedModel("m", EventBackend(engine, tokenizer), 4096, 1_700_000_000)]), engine
 
 
-def repeating(lent: HfTokenizer, *parts: Any) -> Models:
-    return build_scripted(lent, ScriptEntry(parts, repeat=True))[0]
+def repeating(tokenizer: HfTokenizer, *parts: Any) -> Models:
+    return build_scripted(tokenizer, ScriptEntry(parts, repeat=True))[0]
 
 
 def without_sizes(body: bytes) -> bytes:
@@ -100,7 +102,7 @@ CASES = [
 @pytest.mark.parametrize(("reply", "case", "streamed"), CASES)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_scripted_response_matches_through_vendor_api(
-    lent: HfTokenizer, kind: str, reply: str, case: str, streamed: bool
+    tokenizer: HfTokenizer, kind: str, reply: str, case: str, streamed: bool
 ) -> None:
     if kind == "responses" and "stop" in case and reply == "text":
         pytest.skip(
@@ -109,31 +111,31 @@ async def test_scripted_response_matches_through_vendor_api(
         )
     path, body = BODIES[case]
     body = {**body, "stream": streamed}
-    async with direct(repeating(lent, *REPLIES[reply]), VLLM) as client:
+    async with direct(repeating(tokenizer, *REPLIES[reply]), VLLM) as client:
         expected = await client.post(path, json=body)
-    async with relay(repeating(lent, *REPLIES[reply]), VLLM, kind=kind) as client:
+    async with relay(repeating(tokenizer, *REPLIES[reply]), VLLM, kind=kind) as client:
         found = await client.post(path, json=body)
     assert found.status_code == expected.status_code == 200
     assert without_sizes(plain(found.content)) == without_sizes(plain(expected.content))
 
 
-def check_chat(whole: dict[str, Any], stream: bytes) -> None:
+def check_chat(full: dict[str, Any], stream: bytes) -> None:
     chat_grammar.check_stream(stream, include_usage=False)
     streamed = json.loads(OpenAiSdk().chat(stream).to_json(warnings=False))
-    assert comparable(streamed["choices"]) == comparable(whole["choices"])
+    assert comparable(streamed["choices"]) == comparable(full["choices"])
 
 
-def check_messages(whole: dict[str, Any], stream: bytes) -> None:
+def check_messages(full: dict[str, Any], stream: bytes) -> None:
     anthropic_grammar.check_stream(stream)
     streamed = json.loads(AnthropicSdk().message(stream).to_json(warnings=False))
-    assert comparable({**streamed, "id": ""}) == comparable({**whole, "id": ""})
+    assert comparable({**streamed, "id": ""}) == comparable({**full, "id": ""})
 
 
-def check_responses(whole: dict[str, Any], stream: bytes) -> None:
+def check_responses(full: dict[str, Any], stream: bytes) -> None:
     responses_grammar.check_stream(stream)
     last, _ = ResponsesSdk().response(stream)
     streamed = json.loads(last.to_json(warnings=False))
-    assert comparable(streamed["output"]) == comparable(whole["output"])
+    assert comparable(streamed["output"]) == comparable(full["output"])
 
 
 SDKS: dict[str, tuple[tuple[str, dict[str, Any]], Callable[[dict[str, Any], bytes], None]]] = {
@@ -177,14 +179,14 @@ def comparable(value: Any) -> Any:
 @pytest.mark.parametrize("dialect", SDKS)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_sdk_stream_matches_response(
-    lent: HfTokenizer, kind: str, dialect: str, reply: tuple[Any, ...]
+    tokenizer: HfTokenizer, kind: str, dialect: str, reply: tuple[Any, ...]
 ) -> None:
     (path, body), check = SDKS[dialect]
-    async with relay(repeating(lent, *reply), kind=kind) as client:
-        whole = await client.post(path, json=body)
+    async with relay(repeating(tokenizer, *reply), kind=kind) as client:
+        full = await client.post(path, json=body)
         stream = await client.post(path, json={**body, "stream": True})
-    assert (whole.status_code, stream.status_code) == (200, 200)
-    check(whole.json(), stream.content)
+    assert (full.status_code, stream.status_code) == (200, 200)
+    check(full.json(), stream.content)
 
 
 STRICT = msgspec.structs.replace(VLLM, reasoning_verification="strict")
@@ -225,13 +227,13 @@ async def continue_responses(client: httpx2.AsyncClient) -> dict[str, Any]:
 @pytest.mark.parametrize("go_on", [continue_chat, continue_messages, continue_responses])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_thinking_roundtrip_to_vendor_is_unchanged(
-    lent: HfTokenizer, kind: str, go_on: Callable[[httpx2.AsyncClient], Any], options: Any
+    tokenizer: HfTokenizer, kind: str, go_on: Callable[[httpx2.AsyncClient], Any], options: Any
 ) -> None:
-    behind, actor = build_scripted(lent, FIRST, SECOND)
+    behind, engine = build_scripted(tokenizer, FIRST, SECOND)
     async with relay(behind, options, kind=kind, behind_options=STRICT) as client:
         answer = await go_on(client)
     assert "3" in json.dumps(answer.get("choices") or answer.get("content") or answer["output"])
-    prompt = actor.requests[-1].prompt
+    prompt = engine.requests[-1].prompt
     assert isinstance(prompt, Conversation)
     parts = [part for message in prompt.messages[-2:] for part in message.parts]
     assert parts[0] == Reasoning("I have to add.")
@@ -242,8 +244,8 @@ async def test_thinking_roundtrip_to_vendor_is_unchanged(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_modified_thinking_is_rejected_by_vendor(lent: HfTokenizer, kind: str) -> None:
-    behind, _ = build_scripted(lent, FIRST, SECOND)
+async def test_modified_thinking_is_rejected_by_vendor(tokenizer: HfTokenizer, kind: str) -> None:
+    behind, _ = build_scripted(tokenizer, FIRST, SECOND)
     path, body = messages()
     async with relay(behind, kind=kind, behind_options=STRICT) as client:
         content = (await client.post(path, json=body)).json()["content"]
@@ -256,13 +258,15 @@ async def test_modified_thinking_is_rejected_by_vendor(lent: HfTokenizer, kind: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_vendor_reasoning_is_dropped_for_other_model(lent: HfTokenizer, kind: str) -> None:
+async def test_vendor_reasoning_is_dropped_for_other_model(
+    tokenizer: HfTokenizer, kind: str
+) -> None:
     """Two models of one server: only the vendor can say whether a signature is its own."""
-    behind, _ = build_scripted(lent, FIRST)
+    behind, _ = build_scripted(tokenizer, FIRST)
     path, body = messages()
     async with relay(behind, kind=kind) as client:
         content = (await client.post(path, json=body)).json()["content"]
-    here, actor = build_scripted(lent, ScriptEntry((Say("ok"),), repeat=True))
+    here, engine = build_scripted(tokenizer, ScriptEntry((Say("ok"),), repeat=True))
     turns = [
         {"role": "assistant", "content": [content[0], {"type": "text", "text": "b"}]},
         body["messages"][0],
@@ -270,18 +274,18 @@ async def test_vendor_reasoning_is_dropped_for_other_model(lent: HfTokenizer, ki
     async with direct(here) as client:
         answer = await client.post(path, json={**body, "messages": [*body["messages"], *turns]})
     assert "signature was not created by this server" in answer.headers["x-dragoman-warnings"]
-    assert "I have to add" not in str(actor.requests[-1].prompt)
+    assert "I have to add" not in str(engine.requests[-1].prompt)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("status", [400, 429, 500, 503])
 @pytest.mark.parametrize("path_and_body", [chat(max_tokens=LIMIT), responses(), messages()])
 async def test_error_before_stream_keeps_status(
-    lent: HfTokenizer, kind: str, status: int, path_and_body: tuple[str, dict[str, Any]]
+    tokenizer: HfTokenizer, kind: str, status: int, path_and_body: tuple[str, dict[str, Any]]
 ) -> None:
     path, body = path_and_body
     for stream in (False, True):
-        async with relay(repeating(lent, Fail(status, "No.")), kind=kind) as client:
+        async with relay(repeating(tokenizer, Fail(status, "No.")), kind=kind) as client:
             answer = await client.post(path, json={**body, "stream": stream})
         expected = 529 if status == 503 and path == "/v1/messages" else status
         assert answer.status_code == expected, answer.text
@@ -290,13 +294,13 @@ async def test_error_before_stream_keeps_status(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("path_and_body", [chat(max_tokens=LIMIT), responses(), messages()])
 async def test_error_during_stream_uses_client_dialect(
-    lent: HfTokenizer, kind: str, path_and_body: tuple[str, dict[str, Any]]
+    tokenizer: HfTokenizer, kind: str, path_and_body: tuple[str, dict[str, Any]]
 ) -> None:
     path, body = path_and_body
-    async with relay(repeating(lent, Say("One two"), Fail(503, "No.")), kind=kind) as client:
-        whole = await client.post(path, json=body)
+    async with relay(repeating(tokenizer, Say("One two"), Fail(503, "No.")), kind=kind) as client:
+        full = await client.post(path, json=body)
         stream = await client.post(path, json={**body, "stream": True})
-    assert whole.status_code in (503, 529)
+    assert full.status_code in (503, 529)
     assert stream.status_code == 200
     assert "error" in stream.text
     assert not re.search(
@@ -306,9 +310,9 @@ async def test_error_during_stream_uses_client_dialect(
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_unsupported_vendor_parameter_is_rejected_or_warned(
-    lent: HfTokenizer, kind: str
+    tokenizer: HfTokenizer, kind: str
 ) -> None:
-    async with relay(repeating(lent, Say("Hi")), kind=kind) as client:
+    async with relay(repeating(tokenizer, Say("Hi")), kind=kind) as client:
         for name, value in {
             "logprobs": True,
             "prompt_logprobs": 1,
@@ -327,10 +331,10 @@ async def test_unsupported_vendor_parameter_is_rejected_or_warned(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_count_tokens_uses_vendor_count(lent: HfTokenizer, kind: str) -> None:
+async def test_count_tokens_uses_vendor_count(tokenizer: HfTokenizer, kind: str) -> None:
     path, body = messages()
     counted = {key: value for key, value in body.items() if key != "max_tokens"}
-    async with relay(repeating(lent, Say("Hi")), kind=kind) as client:
+    async with relay(repeating(tokenizer, Say("Hi")), kind=kind) as client:
         count = (await client.post(f"{path}/count_tokens", json=counted)).json()["input_tokens"]
         assert count == (await client.post(path, json=body)).json()["usage"]["input_tokens"] > 0
 
@@ -338,7 +342,7 @@ async def test_count_tokens_uses_vendor_count(lent: HfTokenizer, kind: str) -> N
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_n_choices_are_sent_as_separate_requests(
-    lent: HfTokenizer, kind: str, streamed: bool
+    tokenizer: HfTokenizer, kind: str, streamed: bool
 ) -> None:
     path, body = chat(max_tokens=LIMIT, n=3, stream=streamed)
     one = {**body, "n": 1, "stream": False}
@@ -346,35 +350,35 @@ async def test_n_choices_are_sent_as_separate_requests(
         ScriptEntry((Think("Hm."), Say(word), CALL))
         for word in ("One two", "Three", "Four", "Five")
     ]
-    behind, actor = build_scripted(lent, *entries)
+    behind, engine = build_scripted(tokenizer, *entries)
     async with relay(behind, kind=kind) as client:
         answer = await client.post(
             path, json=body | ({"stream_options": {"include_usage": True}} if streamed else {})
         )
         single = (await client.post(path, json=one)).json()
     assert answer.status_code == 200
-    assert len(actor.requests) == 4
-    assert all(request.choices == 1 for request in actor.requests)
+    assert len(engine.requests) == 4
+    assert all(request.choices == 1 for request in engine.requests)
     if streamed:
         chat_grammar.check_stream(answer.content, include_usage=True)
-        whole = json.loads(OpenAiSdk().chat(answer.content).to_json(warnings=False))
+        full = json.loads(OpenAiSdk().chat(answer.content).to_json(warnings=False))
     else:
-        whole = answer.json()
-    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
-    assert {choice["message"]["content"] for choice in whole["choices"]} == {
+        full = answer.json()
+    assert [choice["index"] for choice in full["choices"]] == [0, 1, 2]
+    assert {choice["message"]["content"] for choice in full["choices"]} == {
         "One two",
         "Three",
         "Four",
     }
-    assert [choice["finish_reason"] for choice in whole["choices"]] == ["tool_calls"] * 3
+    assert [choice["finish_reason"] for choice in full["choices"]] == ["tool_calls"] * 3
     # Each of them is billed.
-    assert whole["usage"]["prompt_tokens"] == 3 * single["usage"]["prompt_tokens"] > 0
+    assert full["usage"]["prompt_tokens"] == 3 * single["usage"]["prompt_tokens"] > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_n_choices_with_one_failure_fail_request(lent: HfTokenizer, kind: str) -> None:
+async def test_n_choices_with_one_failure_fail_request(tokenizer: HfTokenizer, kind: str) -> None:
     behind, _ = build_scripted(
-        lent,
+        tokenizer,
         ScriptEntry((Say("One"),)),
         ScriptEntry((Fail(429, "No."),)),
         ScriptEntry((Say("Two"),)),
@@ -385,7 +389,7 @@ async def test_n_choices_with_one_failure_fail_request(lent: HfTokenizer, kind: 
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "compatible"])
-async def test_neutral_parameter_values_cause_no_warning(lent: HfTokenizer, kind: str) -> None:
+async def test_neutral_parameter_values_cause_no_warning(tokenizer: HfTokenizer, kind: str) -> None:
     off = {
         "top_k": -1,
         "min_p": 0,
@@ -396,7 +400,7 @@ async def test_neutral_parameter_values_cause_no_warning(lent: HfTokenizer, kind
     }
     path, body = chat(max_tokens=LIMIT, logit_bias={}, bad_words=[], **off)
     strict = msgspec.structs.replace(VLLM, strict=True)
-    async with relay(repeating(lent, Say("Hi")), strict, kind=kind) as client:
+    async with relay(repeating(tokenizer, Say("Hi")), strict, kind=kind) as client:
         answer = await client.post(path, json=body)
         assert answer.status_code == 200, answer.text
         assert "x-dragoman-warnings" not in answer.headers
@@ -417,10 +421,10 @@ async def test_neutral_parameter_values_cause_no_warning(lent: HfTokenizer, kind
     ],
 )
 async def test_warnings_and_errors_use_field_names_of_client(
-    lent: HfTokenizer, kind: str, case: tuple[str, dict[str, Any]], param: str
+    tokenizer: HfTokenizer, kind: str, case: tuple[str, dict[str, Any]], param: str
 ) -> None:
     path, body = case
-    async with relay(repeating(lent, Say("Hi")), kind=kind) as client:
+    async with relay(repeating(tokenizer, Say("Hi")), kind=kind) as client:
         answer = await client.post(path, json=body)
     if answer.status_code == 200:
         assert answer.headers["x-dragoman-warnings"].startswith(f"{param} is reduced")
@@ -430,11 +434,11 @@ async def test_warnings_and_errors_use_field_names_of_client(
 
 
 async def test_final_assistant_message_causes_continuation_warning(
-    lent: HfTokenizer,
+    tokenizer: HfTokenizer,
 ) -> None:
     path, body = chat(max_tokens=LIMIT)
     messages = [*body["messages"], {"role": "assistant", "content": "The"}]
-    async with relay(repeating(lent, Say("Hi")), kind="anthropic") as client:
+    async with relay(repeating(tokenizer, Say("Hi")), kind="anthropic") as client:
         answer = await client.post(path, json={**body, "messages": messages})
         assert "the upstream continues the last message" in answer.headers["x-dragoman-warnings"]
         wanted = {"continue_final_message": True, "add_generation_prompt": False}

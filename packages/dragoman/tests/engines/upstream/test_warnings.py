@@ -12,14 +12,16 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
-from tests.engines.upstream.relays import VLLM, direct, engine
+from tests.engines.upstream.relays import VLLM, build_engine, direct
 from tests.engines.upstream.stub_server import Handle, Pieces, far_server
 from tests.serving.responses.test_websocket import serving as websocket_server
 from websockets.asyncio.client import connect
 
 from dragoman.dialects.interfaces import Profile
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
-from dragoman.serving.app import create_app
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.serving.stream_keepalive import StreamTimeouts
 
@@ -52,16 +54,22 @@ async def relaying(
 ) -> AsyncGenerator[httpx2.AsyncClient]:
     async with far_server(handle) as address:
         front = Models(
-            [ServedModel("m", EventBackend(engine(address, kind=kind), None), 4096, 1_700_000_000)]
+            [
+                ServedModel(
+                    "m", EventBackend(build_engine(address, kind=kind), None), 4096, 1_700_000_000
+                )
+            ]
         )
-        async with direct(front, options) as it:
-            yield it
+        async with direct(front, options) as client:
+            yield client
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_upstream_warnings_follow_own_warnings(streamed: bool) -> None:
-    async with relaying(streaming(COMMENT, CHUNKS, warnings="; ".join(WARNINGS))) as it:
-        answer = await it.post("/v1/chat/completions", json={**CHAT, "foo": 1, "stream": streamed})
+    async with relaying(streaming(COMMENT, CHUNKS, warnings="; ".join(WARNINGS))) as client:
+        answer = await client.post(
+            "/v1/chat/completions", json={**CHAT, "foo": 1, "stream": streamed}
+        )
     wanted = ["foo is ignored: unknown field", *WARNINGS]
     assert answer.headers[NAME] == "; ".join(wanted)
     if streamed:
@@ -74,8 +82,8 @@ async def test_upstream_warnings_follow_own_warnings(streamed: bool) -> None:
 @pytest.mark.parametrize("cut", [1, len(COMMENT) - 1, len(COMMENT), len(COMMENT) + 10])
 async def test_warnings_comment_is_parsed_with_any_split(cut: int) -> None:
     stream = COMMENT + CHUNKS
-    async with relaying(streaming(stream[:cut], stream[cut:])) as it:
-        assert (await it.post("/v1/chat/completions", json=CHAT)).json()[
+    async with relaying(streaming(stream[:cut], stream[cut:])) as client:
+        assert (await client.post("/v1/chat/completions", json=CHAT)).json()[
             "dragoman_warnings"
         ] == WARNINGS
 
@@ -86,17 +94,17 @@ async def test_warnings_comment_is_parsed_with_any_split(cut: int) -> None:
 async def test_warnings_are_read_from_header_without_comment(comment: bytes) -> None:
     async with relaying(
         streaming(comment + CHUNKS, warnings="one is ignored; two too"), kind="compatible"
-    ) as it:
-        answer = await it.post("/v1/chat/completions", json=CHAT)
+    ) as client:
+        answer = await client.post("/v1/chat/completions", json=CHAT)
     assert answer.json()["dragoman_warnings"] == ["one is ignored", "two too"]
     assert answer.headers[NAME] == "one is ignored; two too"
 
 
 async def test_warnings_of_non_streamed_response_are_forwarded() -> None:
     choice = {"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}
-    whole = {"choices": [choice], "dragoman_warnings": WARNINGS}
-    async with relaying(lambda _: httpx2.Response(200, json=whole)) as it:
-        answer = await it.post("/v1/chat/completions", json=CHAT)
+    full = {"choices": [choice], "dragoman_warnings": WARNINGS}
+    async with relaying(lambda _: httpx2.Response(200, json=full)) as client:
+        answer = await client.post("/v1/chat/completions", json=CHAT)
     assert answer.json()["choices"][0]["message"]["content"] == "Hello"
     assert answer.json()["dragoman_warnings"] == WARNINGS
 
@@ -110,21 +118,23 @@ async def test_warnings_header_is_sent_only_to_dragoman_upstreams() -> None:
         return streaming(CHUNKS)(request)
 
     for kind in ("dragoman", "openai"):
-        async with relaying(answer, kind=kind) as it:
-            await it.post("/v1/chat/completions", json=CHAT)
+        async with relaying(answer, kind=kind) as client:
+            await client.post("/v1/chat/completions", json=CHAT)
     assert headers == ["body", None]
 
 
 async def test_warnings_without_body_opt_in_are_only_in_header() -> None:
-    async with relaying(streaming(COMMENT, CHUNKS), ServingOptions(profile=Profile.OPENAI)) as it:
-        answer = await it.post("/v1/chat/completions", json={**CHAT, "stream": True})
+    async with relaying(
+        streaming(COMMENT, CHUNKS), ServingOptions(profile=Profile.OPENAI)
+    ) as client:
+        answer = await client.post("/v1/chat/completions", json={**CHAT, "stream": True})
     assert answer.headers[NAME] == "; ".join(WARNINGS)
     assert "dragoman_warnings" not in answer.text
 
 
 async def test_warnings_of_several_prompts_are_deduplicated() -> None:
-    async with relaying(streaming(COMMENT, TEXT_CHUNKS)) as it:
-        answer = await it.post(
+    async with relaying(streaming(COMMENT, TEXT_CHUNKS)) as client:
+        answer = await client.post(
             "/v1/completions", json={"model": "m", "prompt": ["a", "b"], "max_tokens": 5}
         )
     assert [choice["text"] for choice in answer.json()["choices"]] == ["Hello", "Hello"]
@@ -136,9 +146,9 @@ async def test_warning_uses_field_name_of_client() -> None:
         b": dragoman_warnings [\"reasoning_effort is ignored: this model's engine does not "
         b'support it"]\n\n'
     )
-    async with relaying(streaming(comment, CHUNKS)) as it:
+    async with relaying(streaming(comment, CHUNKS)) as client:
         body = {"model": "m", "input": "hi", "reasoning": {"effort": "low"}, "store": False}
-        answer = await it.post("/v1/responses", json=body)
+        answer = await client.post("/v1/responses", json=body)
     assert answer.json()["dragoman_warnings"] == [
         "reasoning.effort is ignored: this model's engine does not support it"
     ]
@@ -148,8 +158,8 @@ async def test_warnings_after_sent_headers_are_in_stream_comment() -> None:
     # The headers are sent at once, and this client did not request the comment.
     timeouts = StreamTimeouts(headers=0.0, admitted_headers=0.0, keepalive=3600.0)
     options = ServingOptions(profile=Profile.OPENAI, timeouts=timeouts)
-    async with relaying(streaming(COMMENT, CHUNKS), options) as it:
-        answer = await it.post("/v1/chat/completions", json={**CHAT, "stream": True})
+    async with relaying(streaming(COMMENT, CHUNKS), options) as client:
+        answer = await client.post("/v1/chat/completions", json={**CHAT, "stream": True})
     assert NAME not in answer.headers
     [comment] = [
         line for line in answer.text.splitlines() if line.startswith(": dragoman_warnings")
@@ -159,9 +169,11 @@ async def test_warnings_after_sent_headers_are_in_stream_comment() -> None:
 
 async def test_warnings_over_websocket_are_in_first_event() -> None:
     async with far_server(streaming(COMMENT, CHUNKS)) as address:
-        front = Models([ServedModel("m", EventBackend(engine(address), None), 4096, 1_700_000_000)])
+        front = Models(
+            [ServedModel("m", EventBackend(build_engine(address), None), 4096, 1_700_000_000)]
+        )
         async with (
-            websocket_server(create_app(front), front) as where,
+            websocket_server(build_asgi_app(front), front) as where,
             connect(f"ws://{where}/v1/responses") as connection,
         ):
             await connection.send(

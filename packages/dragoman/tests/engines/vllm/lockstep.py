@@ -336,8 +336,10 @@ class VllmParts:
         if config.num_speculative_tokens:
             # The minimum for an n-gram drafter, which does not run.
             configured.speculative_config = self._config.SpeculativeConfig(
-                method="ngram", num_speculative_tokens=config.num_speculative_tokens, prompt_lookup_max=2,
-                target_model_config=configured.model_config, target_parallel_config=configured.parallel_config,
+                method="ngram", num_speculative_tokens=config.num_speculative_tokens,
+                prompt_lookup_max=2,
+                target_model_config=configured.model_config,
+                target_parallel_config=configured.parallel_config,
             )  # fmt: skip
         if offloading is not None:
             extra = {"cpu_bytes_to_use": 1 << 20, "blocks_per_chunk": offloading.blocks_per_chunk,
@@ -407,7 +409,7 @@ class VllmParts:
         return self._requests.RequestStatus.FINISHED_ABORTED
 
 
-class _Flight(NamedTuple):
+class _PendingStep(NamedTuple):
     """A step of both schedulers. samplers: the requests for which vLLM's runner samples
     a token.
     """
@@ -436,7 +438,7 @@ class Lockstep:
         """vLLM's chunks, as the simulator names them."""
         self._random = Random(f"{case.name} transfers")
         self._sequences: dict[str, SimulatedSequence] = {}
-        self._flights: deque[_Flight] = deque()
+        self._flights: deque[_PendingStep] = deque()
         self._depth = 2 if case.config.async_scheduling else 1
         self._num_steps = self._num_tokens = self._num_cached_tokens = 0
 
@@ -497,7 +499,7 @@ class Lockstep:
         if self._flights:
             self._update(self._flights.popleft())
 
-    def _schedule(self) -> _Flight:
+    def _schedule(self) -> _PendingStep:
         theirs = self._theirs.schedule()
         ours = self._ours.schedule()
         scheduled: dict[str, int] = theirs.num_scheduled_tokens
@@ -522,11 +524,11 @@ class Lockstep:
             chunk.num_computed_tokens for chunk in ours.chunks if chunk.sequence in ours.admitted
         )
         requests: dict[str, VllmRequest] = self._theirs.requests
-        return _Flight(
+        return _PendingStep(
             theirs, ours, frozenset(id for id in scheduled if not requests[id].is_prefill_chunk)
         )
 
-    def _update(self, flight: _Flight) -> None:
+    def _update(self, flight: _PendingStep) -> None:
         ids = list[str](flight.theirs.num_scheduled_tokens)
         sampled = list[list[int]]()
         accepted: dict[str, int] = {}

@@ -20,11 +20,11 @@ def test_check_version_accepts_tested_version(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["0.31.9", "0.34.0", "0.9.2", "1.0.0"])
 def test_check_version_untested_raises_with_hint(version: str) -> None:
-    with pytest.raises(EngineError) as refused:
+    with pytest.raises(EngineError) as rejected:
         check_version(version)
-    assert str(refused.value) == (
+    assert str(rejected.value) == (
         f"vLLM {version} is installed, but this server works with vLLM 0.32 to 0.33: "
-        "pip install '.[vllm]' in the clone of Dragoman"
+        "pip install 'dragoman[vllm]'"
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import pytest_asyncio
-from tests.engines.harness import GREEDY, Outputs, alone
+from tests.engines.harness import GREEDY, Outputs, run_alone
 from tests.engines.tiny.models import write_tensors
 
 from dragoman.core.capabilities import Feature
@@ -35,8 +35,9 @@ from dragoman.engines import tiny
 from dragoman.engines.safetensors_reader import Tensors
 from dragoman.engines.tiny.llama import Llama, read_model
 from dragoman.launch import build_models
-from dragoman.pipeline.model_registry import Models, TokenBackend
-from dragoman.serving.app import create_app
+from dragoman.pipeline.engine_backends import TokenBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 
 from .serving import DIES_OF, settings, start_vllm, without_accelerator
@@ -92,7 +93,7 @@ class Client:
 
 
 @pytest.fixture
-def asker(models: Models) -> Client:
+def client(models: Models) -> Client:
     return Client(models)
 
 
@@ -111,11 +112,11 @@ def test_build_models_invalid_vllm_args_raise() -> None:
             built(max_model_len=100_000)
 
 
-async def test_bundled_model_matches_numpy(asker: Client, packaged: Llama) -> None:
+async def test_bundled_model_matches_numpy(client: Client, bundled_model: Llama) -> None:
     ask = TokenRequest(
         id="same", prompt=PROMPT, max_tokens=40, sampling=GREEDY, logprobs=3, prompt_logprobs=1
     )
-    ours, theirs = alone(packaged, ask), await asker.ask(ask)
+    ours, theirs = run_alone(bundled_model, ask), await client.ask(ask)
     assert theirs.tokens == ours.tokens
     assert theirs.end == ours.end
     for one, other in zip(theirs.scores, ours.scores, strict=True):
@@ -130,38 +131,38 @@ async def test_bundled_model_matches_numpy(asker: Client, packaged: Llama) -> No
     ]
 
 
-async def test_prefix_cache_hits_only_for_same_salt(asker: Client) -> None:
+async def test_prefix_cache_hits_only_for_same_salt(client: Client) -> None:
     ask = TokenRequest(
         id="first", prompt=PROMPT[::-1], max_tokens=4, sampling=GREEDY, cache_salt="a\nb"
     )
-    first = await asker.ask(ask)
-    again = await asker.ask(msgspec.structs.replace(ask, id="again"))
-    other = await asker.ask(msgspec.structs.replace(ask, id="other", cache_salt="ab\n"))
+    first = await client.ask(ask)
+    again = await client.ask(msgspec.structs.replace(ask, id="again"))
+    other = await client.ask(msgspec.structs.replace(ask, id="other", cache_salt="ab\n"))
     assert (first.cached, again.cached, other.cached) == ([0], [288], [0])
     assert again.tokens == first.tokens == other.tokens
 
 
-async def test_bad_words_and_stop_tokens_are_applied(asker: Client) -> None:
+async def test_bad_words_and_stop_tokens_are_applied(client: Client) -> None:
     ask = TokenRequest(id="free", prompt=PROMPT, max_tokens=12, sampling=GREEDY)
-    free = (await asker.ask(ask)).tokens
+    free = (await client.ask(ask)).tokens
     banned = msgspec.structs.replace(
         ask, id="banned", sampling=Sampling(temperature=0, bad_words=((free[0],),))
     )
-    assert free[0] not in (await asker.ask(banned)).tokens
+    assert free[0] not in (await client.ask(banned)).tokens
     stop = next(token for token in free if token != free[0])
-    stopped = await asker.ask(
+    stopped = await client.ask(
         msgspec.structs.replace(ask, id="stopped", stop_token_ids=frozenset({stop}))
     )
     assert stopped.tokens == free[: free.index(stop) + 1]
     assert stopped.end == Ended("stopped", FinishReason.STOP, stop=stop)
     other = msgspec.structs.replace(ask, id="kept", stop_token_ids=frozenset({stop}), min_tokens=12)
-    assert (await asker.ask(other)).end == Ended("kept", FinishReason.LENGTH)
+    assert (await client.ask(other)).end == Ended("kept", FinishReason.LENGTH)
 
 
-async def test_reasoning_budget_ends_reasoning(asker: Client) -> None:
-    assert Feature.REASONING_BUDGET in asker.model.capabilities.features
-    tokenizer = asker.model.tokenizer
-    reasoning = asker.model.reasoning
+async def test_reasoning_budget_ends_reasoning(client: Client) -> None:
+    assert Feature.REASONING_BUDGET in client.model.capabilities.features
+    tokenizer = client.model.tokenizer
+    reasoning = client.model.reasoning
     assert tokenizer is not None
     assert reasoning is not None
     marks = (reasoning.syntax.begin, reasoning.syntax.end)
@@ -171,60 +172,60 @@ async def test_reasoning_budget_ends_reasoning(asker: Client) -> None:
     ask = TokenRequest(
         id="think", prompt=prompt, max_tokens=20, sampling=GREEDY, reasoning_budget=limit
     )
-    tokens = tuple((await asker.ask(ask)).tokens)
+    tokens = tuple((await client.ask(ask)).tokens)
     assert tokens[5 : 5 + len(end)] == end
     strange = ReasoningBudget(5, end, begin, begin, is_open=True)
     with pytest.raises(Unsupported, match="does not support reasoning budgets"):
-        asker.send(msgspec.structs.replace(ask, id="strange", reasoning_budget=strange))
+        client.send(msgspec.structs.replace(ask, id="strange", reasoning_budget=strange))
 
 
 @pytest.mark.parametrize("seed", [-1, 0, 2**63, -(2**63)])
-async def test_sampling_seed_of_any_value_is_reproducible(asker: Client, seed: int) -> None:
+async def test_sampling_seed_of_any_value_is_reproducible(client: Client, seed: int) -> None:
     ask = TokenRequest(
         id=f"a{seed}", prompt=PROMPT, max_tokens=12, sampling=Sampling(temperature=1.5, seed=seed)
     )
     first, second = (
-        await asker.ask(ask),
-        await asker.ask(msgspec.structs.replace(ask, id=f"b{seed}")),
+        await client.ask(ask),
+        await client.ask(msgspec.structs.replace(ask, id=f"b{seed}")),
     )
     assert first.tokens == second.tokens
 
 
-async def test_invalid_request_is_rejected_with_param(asker: Client) -> None:
+async def test_invalid_request_is_rejected_with_param(client: Client) -> None:
     ask = TokenRequest(id="no", prompt=PROMPT, max_tokens=4)
-    with pytest.raises(RequestError, match=r"temperature must be in \[0, 2\]") as refused:
-        asker.send(msgspec.structs.replace(ask, sampling=Sampling(temperature=3.0)))
-    assert refused.value.param == "temperature"
+    with pytest.raises(RequestError, match=r"temperature must be in \[0, 2\]") as rejected:
+        client.send(msgspec.structs.replace(ask, sampling=Sampling(temperature=3.0)))
+    assert rejected.value.param == "temperature"
     with pytest.raises(ContextTooLong):
-        asker.send(msgspec.structs.replace(ask, prompt=PROMPT * 20))
+        client.send(msgspec.structs.replace(ask, prompt=PROMPT * 20))
     with pytest.raises(Unsupported):
-        asker.send(msgspec.structs.replace(ask, grammar='{"grammars": []}'))
+        client.send(msgspec.structs.replace(ask, grammar='{"grammars": []}'))
     # Only vLLM's own check of the whole request finds this one.
-    (output,) = await asker.ask(msgspec.structs.replace(ask, logprobs=21))
+    (output,) = await client.ask(msgspec.structs.replace(ask, logprobs=21))
     assert isinstance(output, Rejected)
     assert (output.error.status, output.error.param) == (400, "logprobs")
-    assert asker.engine.health().waiting == 0
+    assert client.engine.health().waiting == 0
 
 
-async def test_abort_frees_blocks(asker: Client) -> None:
+async def test_abort_frees_blocks(client: Client) -> None:
     ask = TokenRequest(id="long", prompt=PROMPT, max_tokens=3000, sampling=GREEDY)
-    outputs = await asker.until(asker.send(ask), tokens=4)
-    asker.engine.abort("long")
+    outputs = await client.until(client.send(ask), tokens=4)
+    client.engine.abort("long")
     count = len(outputs)
-    asker.engine.abort("unknown")
-    asker.send(msgspec.structs.replace(ask, id="never"))
-    asker.engine.abort("never")
-    await asker.ask(msgspec.structs.replace(ask, id="after", max_tokens=30))
+    client.engine.abort("unknown")
+    client.send(msgspec.structs.replace(ask, id="never"))
+    client.engine.abort("never")
+    await client.ask(msgspec.structs.replace(ask, id="after", max_tokens=30))
     assert len(outputs) == count
-    monitored = asker.model.stats_source
+    monitored = client.model.stats_source
     assert monitored is not None
     (stats,) = monitored.stats()
     assert (stats.running, stats.waiting, stats.kv_cache_usage) == (0, 0, 0.0)
-    assert asker.engine.health().running == 0
+    assert client.engine.health().running == 0
 
 
-async def test_stats_report_vllm_counters(asker: Client) -> None:
-    monitored = asker.model.stats_source
+async def test_stats_report_vllm_counters(client: Client) -> None:
+    monitored = client.model.stats_source
     assert monitored is not None
     (stats,) = monitored.stats()
     before = (
@@ -233,7 +234,7 @@ async def test_stats_report_vllm_counters(asker: Client) -> None:
         stats.success["length"],
         stats.ttft.count,
     )
-    await asker.ask(TokenRequest(id="counted", prompt=PROMPT, max_tokens=5))
+    await client.ask(TokenRequest(id="counted", prompt=PROMPT, max_tokens=5))
     assert (
         stats.prompt_tokens,
         stats.generation_tokens,
@@ -250,27 +251,27 @@ async def test_stats_report_vllm_counters(asker: Client) -> None:
     assert stats.cache.block_size == 16
 
 
-async def test_adapter_load_failure_fails_only_its_request(asker: Client, tmp_path: Path) -> None:
-    adapters = asker.model.adapters
+async def test_adapter_load_failure_fails_only_its_request(client: Client, tmp_path: Path) -> None:
+    adapters = client.model.adapters
     assert adapters is not None
-    assert Feature.LORA in asker.model.capabilities.features
-    engine = asker.engine
+    assert Feature.LORA in client.model.capabilities.features
+    engine = client.engine
     ask = TokenRequest(
         id="l", prompt=PROMPT, max_tokens=4, sampling=GREEDY, extras=Extras(lora="sql")
     )
-    (output,) = await asker.ask(ask)
+    (output,) = await client.ask(ask)
     assert isinstance(output, Rejected)
     with pytest.raises(RequestError, match="no such directory"):
         await engine.load_adapter("sql", str(tmp_path / "nowhere"))  # pyright: ignore
     await engine.load_adapter("sql", str(tmp_path))  # pyright: ignore
-    first = await asker.ask(ask)
+    first = await client.ask(ask)
     assert isinstance(first.end, Ended)
     await engine.load_adapter("sql", str(tmp_path))  # pyright: ignore
-    again = await asker.ask(msgspec.structs.replace(ask, id="l2"))
+    again = await client.ask(msgspec.structs.replace(ask, id="l2"))
     assert again.cached == [0], "the second one does not reuse the first one's blocks"
     # The second load of `sql` may have had this name in vLLM.
     await engine.load_adapter("sql#3", str(tmp_path))  # pyright: ignore
-    other = await asker.ask(msgspec.structs.replace(ask, id="l3", extras=Extras(lora="sql#3")))
+    other = await client.ask(msgspec.structs.replace(ask, id="l3", extras=Extras(lora="sql#3")))
     assert other.cached == [0]
 
 
@@ -290,11 +291,11 @@ async def test_adapter_load_failure_at_startup_skips_only_adapter(
         assert len((await Client(models).ask(ask)).tokens) == 2
 
 
-async def test_data_parallel_rank_is_validated_by_vllm(asker: Client) -> None:
+async def test_data_parallel_rank_is_validated_by_vllm(client: Client) -> None:
     ask = TokenRequest(id="r", prompt=PROMPT, max_tokens=2, sampling=GREEDY)
     extras = Extras(data_parallel_rank=0, session_id="s")
-    assert len((await asker.ask(msgspec.structs.replace(ask, extras=extras))).tokens) == 2
-    (output,) = await asker.ask(msgspec.structs.replace(ask, extras=Extras(data_parallel_rank=1)))
+    assert len((await client.ask(msgspec.structs.replace(ask, extras=extras))).tokens) == 2
+    (output,) = await client.ask(msgspec.structs.replace(ask, extras=Extras(data_parallel_rank=1)))
     assert isinstance(output, Rejected)
     assert output.error.status == 400
     assert "data_parallel_rank 1" in output.error.message
@@ -313,21 +314,21 @@ def write_changed_weights(directory: Path) -> Path:
 
 
 async def test_update_weights_applies_to_running_sequence(
-    asker: Client, packaged: Llama, tmp_path: Path
+    client: Client, bundled_model: Llama, tmp_path: Path
 ) -> None:
     """Tokens before the change are from the old weights, later ones from the new; the
     answer reports the position.
     """
-    trainable = asker.model.trainable
+    trainable = client.model.trainable
     assert trainable is not None
     ask = TokenRequest(id="old", prompt=PROMPT, max_tokens=60, sampling=GREEDY)
-    old = (await asker.ask(ask)).tokens
+    old = (await client.ask(ask)).tokens
     changed = write_changed_weights(tmp_path)
-    running = await asker.until(
-        asker.send(msgspec.structs.replace(ask, id="run", max_tokens=200)), tokens=3
+    running = await client.until(
+        client.send(msgspec.structs.replace(ask, id="run", max_tokens=200)), tokens=3
     )
     assert await trainable.update_weights(WeightsOnDisk(str(changed)), "step-1") == "step-1"
-    await asker.until(running)
+    await client.until(running)
     versions = [
         place for place, output in enumerate(running) if isinstance(output, WeightVersionSet)
     ]
@@ -343,10 +344,10 @@ async def test_update_weights_applies_to_running_sequence(
         max_tokens=200 - before,
         sampling=GREEDY,
     )
-    assert alone(read_model(changed), rest).tokens == running.tokens[before:]
+    assert run_alone(read_model(changed), rest).tokens == running.tokens[before:]
     file = (tiny.find_bundled_model() / "model.safetensors").read_bytes()
     assert await trainable.update_weights(WeightsInMemory((file,))) == "step-1+2"
-    back = await asker.ask(msgspec.structs.replace(ask, id="back"))
+    back = await client.ask(msgspec.structs.replace(ask, id="back"))
     assert (back.tokens, back.cached) == (old, [0]), "no cached block of other weights is used"
     await trainable.set_weight_version("renamed")
     assert trainable.weight_version == "renamed"
@@ -356,15 +357,15 @@ async def test_lost_weights_after_restart_are_not_replaced_by_initial(
     tmp_path: Path,
 ) -> None:
     async with start_vllm(settings()) as models:
-        asker = Client(models)
-        trainable = asker.model.trainable
+        client = Client(models)
+        trainable = client.model.trainable
         place = models.slots[0]
         assert trainable is not None
         ask = TokenRequest(id="v", prompt=PROMPT, max_tokens=2, sampling=GREEDY)
         await trainable.set_weight_version("step-0")
         await place.stop()
         await place.start()
-        assert WeightVersionSet("v", "step-0") in await asker.ask(ask)
+        assert WeightVersionSet("v", "step-0") in await client.ask(ask)
         file = WeightsOnDisk(str(tiny.find_bundled_model()))
         for version in ("step-1", "step-2"):
             await trainable.update_weights(file, version)
@@ -372,19 +373,19 @@ async def test_lost_weights_after_restart_are_not_replaced_by_initial(
             await place.start()
             assert trainable.weight_version == "default"
             with pytest.raises(Overloaded, match=f"lost the weights of version '{version}'"):
-                asker.send(ask)
+                client.send(ask)
         assert await trainable.update_weights(file) == "default+3"
-        assert WeightVersionSet("v", "default+3") in await asker.ask(ask)
+        assert WeightVersionSet("v", "default+3") in await client.ask(ask)
 
 
 async def test_update_weights_mismatch_raises_and_keeps_weights(
-    asker: Client, tmp_path: Path
+    client: Client, tmp_path: Path
 ) -> None:
-    trainable = asker.model.trainable
+    trainable = client.model.trainable
     assert trainable is not None
     version = trainable.weight_version
     ask = TokenRequest(id="same", prompt=PROMPT, max_tokens=9, sampling=GREEDY)
-    tokens = (await asker.ask(ask)).tokens
+    tokens = (await client.ask(ask)).tokens
     some = {"model.norm.weight": np.zeros(3, np.float32), "x": np.zeros(1, np.float32)}
     write_tensors(tmp_path / "some.safetensors", some)
     with pytest.raises(RequestError, match=r"contain no tensor model\.embed_tokens\.weight"):
@@ -395,79 +396,79 @@ async def test_update_weights_mismatch_raises_and_keeps_weights(
     with pytest.raises(RequestError, match=r"model.embed_tokens.weight has shape \(1, "):
         await trainable.update_weights(WeightsOnDisk(str(tmp_path / "some.safetensors")))
     assert trainable.weight_version == version
-    assert (await asker.ask(msgspec.structs.replace(ask, id="again"))).tokens == tokens
+    assert (await client.ask(msgspec.structs.replace(ask, id="again"))).tokens == tokens
 
 
-async def test_pause_keep_resumes_with_same_tokens(asker: Client) -> None:
-    control = asker.model.control
+async def test_pause_keep_resumes_with_same_tokens(client: Client) -> None:
+    control = client.model.control
     assert control is not None
     ask = TokenRequest(id="free", prompt=PROMPT, max_tokens=60, sampling=GREEDY)
-    free = await asker.ask(ask)
-    held = await asker.until(asker.send(msgspec.structs.replace(ask, id="held")), tokens=2)
+    free = await client.ask(ask)
+    held = await client.until(client.send(msgspec.structs.replace(ask, id="held")), tokens=2)
     await control.pause("keep")
     assert control.is_paused
-    late = asker.send(msgspec.structs.replace(ask, id="late"))
+    late = client.send(msgspec.structs.replace(ask, id="late"))
     assert held.end is None
     assert len(late) == 0
     await control.resume()
-    assert (await asker.until(held)).tokens == free.tokens == (await asker.until(late)).tokens
+    assert (await client.until(held)).tokens == free.tokens == (await client.until(late)).tokens
     assert not control.is_paused
 
 
-async def test_pause_abort_ends_running_and_rejects_new_requests(asker: Client) -> None:
-    control = asker.model.control
+async def test_pause_abort_ends_running_and_rejects_new_requests(client: Client) -> None:
+    control = client.model.control
     assert control is not None
     ask = TokenRequest(id="cut", prompt=PROMPT, max_tokens=2000, sampling=GREEDY)
-    cut = await asker.until(asker.send(ask), tokens=2)
+    cut = await client.until(client.send(ask), tokens=2)
     await control.pause("abort")
-    assert (await asker.until(cut)).end == Ended("cut", FinishReason.ABORT)
-    (output,) = await asker.ask(msgspec.structs.replace(ask, id="come"))
+    assert (await client.until(cut)).end == Ended("cut", FinishReason.ABORT)
+    (output,) = await client.ask(msgspec.structs.replace(ask, id="come"))
     assert isinstance(output, Rejected)
     assert (output.error.status, output.error.code) == (503, "engine_paused")
     await control.resume()
     assert (
-        len((await asker.ask(msgspec.structs.replace(ask, id="again", max_tokens=2))).tokens) == 2
+        len((await client.ask(msgspec.structs.replace(ask, id="again", max_tokens=2))).tokens) == 2
     )
 
 
-async def test_abort_all_ends_running_and_waiting_requests(asker: Client) -> None:
-    control = asker.model.control
+async def test_abort_all_ends_running_and_waiting_requests(client: Client) -> None:
+    control = client.model.control
     assert control is not None
     ask = TokenRequest(id="running", prompt=PROMPT, max_tokens=2000, sampling=GREEDY)
-    running = await asker.until(asker.send(ask), tokens=1)
-    fresh = asker.send(msgspec.structs.replace(ask, id="fresh"))
+    running = await client.until(client.send(ask), tokens=1)
+    fresh = client.send(msgspec.structs.replace(ask, id="fresh"))
     assert await control.abort_all() == 2
-    assert (await asker.until(running)).end == Ended("running", FinishReason.ABORT)
-    assert (await asker.until(fresh)).end == Ended("fresh", FinishReason.ABORT)
+    assert (await client.until(running)).end == Ended("running", FinishReason.ABORT)
+    assert (await client.until(fresh)).end == Ended("fresh", FinishReason.ABORT)
 
 
 async def test_sleep_without_sleep_mode_allows_only_level_0(
-    asker: Client,
+    client: Client,
 ) -> None:
-    control = asker.model.control
+    control = client.model.control
     assert control is not None
     with pytest.raises(Unsupported, match="enable_sleep_mode"):
         await control.sleep(1)
     await control.sleep(0, "keep")
-    outputs = asker.send(TokenRequest(id="asleep", prompt=PROMPT, max_tokens=2))
+    outputs = client.send(TokenRequest(id="asleep", prompt=PROMPT, max_tokens=2))
     assert (control.is_paused, control.sleep_level) == (True, 0)
     await control.wake_up()
-    assert len((await asker.until(outputs)).tokens) == 2
+    assert len((await client.until(outputs)).tokens) == 2
 
 
-async def test_reset_prefix_cache_removes_hits(asker: Client) -> None:
-    assert isinstance(asker.model.backend, TokenBackend)
-    cache = asker.model.backend.cache
+async def test_reset_prefix_cache_removes_hits(client: Client) -> None:
+    assert isinstance(client.model.backend, TokenBackend)
+    cache = client.model.backend.cache
     assert cache is not None
     ask = TokenRequest(id="filling", prompt=PROMPT[7:], max_tokens=2)
-    await asker.ask(ask)
-    assert (await asker.ask(msgspec.structs.replace(ask, id="found"))).cached == [288]
+    await client.ask(ask)
+    assert (await client.ask(msgspec.structs.replace(ask, id="found"))).cached == [288]
     assert await cache.reset_prefix_cache()
-    assert (await asker.ask(msgspec.structs.replace(ask, id="gone"))).cached == [0]
+    assert (await client.ask(msgspec.structs.replace(ask, id="gone"))).cached == [0]
     assert cache.count_cached_tokens(PROMPT, "") is None
 
 
-class Hours:
+class ManualClock:
     """A clock that is advanced by hand, without a watchdog."""
 
     def __init__(self) -> None:
@@ -481,7 +482,7 @@ class Hours:
 
 
 async def test_core_exit_fails_streams_and_restarts_engine() -> None:
-    hours = Hours()
+    hours = ManualClock()
     with without_accelerator():
         built = build_models(settings(), SystemClock())
         models = Models(list(built), clock=hours, sleep=hours.never)
@@ -492,12 +493,12 @@ async def test_core_exit_fails_streams_and_restarts_engine() -> None:
             await models.stop()
 
 
-async def dies_and_comes_back(models: Models, hours: Hours) -> None:
+async def dies_and_comes_back(models: Models, hours: ManualClock) -> None:
     (place,) = models.slots
-    asker = Client(models)
+    client = Client(models)
     path = "/v1/chat/completions"
-    bystander = await asker.until(
-        asker.send(TokenRequest(id="by", prompt=PROMPT, max_tokens=900)), tokens=1
+    bystander = await client.until(
+        client.send(TokenRequest(id="by", prompt=PROMPT, max_tokens=900)), tokens=1
     )
     body = {
         "model": place.name,
@@ -505,7 +506,7 @@ async def dies_and_comes_back(models: Models, hours: Hours) -> None:
         "max_tokens": 20,
         "min_tokens": 9,
     }
-    transport = httpx2.ASGITransport(create_app(models))
+    transport = httpx2.ASGITransport(build_asgi_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
         deadly = await http.post(path, json=body | {"stream": True, "stop_token_ids": [DIES_OF]})
         chunks = [
@@ -516,24 +517,24 @@ async def dies_and_comes_back(models: Models, hours: Hours) -> None:
         assert deadly.status_code == 200
         assert chunks[-2]["choices"][0]["delta"]["content"]
         assert chunks[-1]["error"]["code"] == "engine_error"
-        assert isinstance((await asker.until(bystander)).end, Failed)
+        assert isinstance((await client.until(bystander)).end, Failed)
         assert (await http.get("/health")).status_code == 503
-        assert asker.engine.health().failed
+        assert client.engine.health().failed
         await models.poll(place)
-        refused = await http.post(path, json=body)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
+        rejected = await http.post(path, json=body)
+        assert (rejected.status_code, rejected.json()["error"]["code"]) == (503, "overloaded")
         hours.now += 3600
         await models.poll(place)
         assert (await http.get("/health")).status_code == 200
         answer = await http.post(path, json=body)
         assert answer.json()["usage"]["completion_tokens"] >= 9
-    running = await asker.until(
-        asker.send(TokenRequest(id="last", prompt=PROMPT, max_tokens=900)), tokens=1
+    running = await client.until(
+        client.send(TokenRequest(id="last", prompt=PROMPT, max_tokens=900)), tokens=1
     )
     await models.stop()
     assert isinstance(running.end, Failed)
     with pytest.raises(EngineError):
-        asker.send(TokenRequest(id="late", prompt=PROMPT, max_tokens=1))
+        client.send(TokenRequest(id="late", prompt=PROMPT, max_tokens=1))
 
 
 def test_build_engine_arguments_maps_settings() -> None:
@@ -568,7 +569,7 @@ def test_counters_sum_speculative_decoding_stats() -> None:
     with without_accelerator():
         stats = import_module("vllm.v1.metrics.stats")
         drafting = import_module("vllm.v1.spec_decode.metrics")
-        counters = import_module("dragoman.engines.vllm.stats").VllmCounters()
+        counters = import_module("dragoman.engines.vllm.counters").VllmCounters()
         for accepted in (2, 0, 1):
             drafts = drafting.SpecDecodingStats.new(2)
             drafts.observe_draft(2, accepted)

@@ -23,7 +23,7 @@ from dragoman.engines import tiny
 from dragoman.engines.safetensors_reader import Tensors
 from dragoman.launch import build_models
 from dragoman.pipeline.model_registry import Models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from tests.pictures import data_url, png
@@ -56,7 +56,7 @@ async def serving(model: str, **settings: Any) -> AsyncGenerator[tuple[Models, h
     models = build_models(loaded, SystemClock())
     await models.start()
     try:
-        transport = httpx2.ASGITransport(create_app(models))
+        transport = httpx2.ASGITransport(build_asgi_app(models))
         async with httpx2.AsyncClient(
             transport=transport, base_url="http://localhost", timeout=120
         ) as client:

@@ -67,8 +67,7 @@ def serve_vllm(directory: Path, folder: Path, *arguments: str) -> Generator[str]
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
     }
-    root = str(Path(__file__).parents[3])
-    paths = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), root)))
+    paths = os.pathsep.join(filter(None, sys.path))
     log = folder / "vllm.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(

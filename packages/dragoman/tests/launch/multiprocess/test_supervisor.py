@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 from tests.launch.test_systemd import activated
-from tests.serving.harness import tokenizer
+from tests.serving.harness import load_tiny_tokenizer
 
 import dragoman
 from dragoman.engines.scripted import Script, ScriptedEngine
@@ -453,7 +453,7 @@ def test_workers_with_custom_engine_objects_are_rejected() -> None:
 
     with pytest.raises(SettingsError, match="cannot be shared"):
         dragoman.serve(
-            engines={"a": ScriptedEngine(Script(()), tokenizer=tokenizer())},
+            engines={"a": ScriptedEngine(Script(()), tokenizer=load_tiny_tokenizer())},
             workers=2,
             store="none",
         )

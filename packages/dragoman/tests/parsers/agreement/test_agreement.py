@@ -52,8 +52,8 @@ def test_texts_parse_like_vllm_except_listed_differences(kind: str):
 @every_kind
 def test_parse_result_is_independent_of_chunking(kind: str):
     for case in load_cases(kind):
-        whole, streamed = READERS[kind](case)
-        assert whole == streamed, case
+        full, streamed = READERS[kind](case)
+        assert full == streamed, case
 
 
 @pytest.mark.parametrize(

@@ -8,34 +8,36 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.types import ASGIApp, Message
-from tests.serving.harness import ServerHarness, Still, tokenizer
+from tests.serving.harness import FixedClock, ServerHarness, load_tiny_tokenizer
 
 from dragoman.engines.scripted import Script, ScriptedEngine, ScriptEntry
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
-from dragoman.serving.app import create_app
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import RandomIdGenerator
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.store import MemoryStore, Store
 
 
-def remembering(
+def build_storing_server(
     *entries: ScriptEntry,
     store: Store | None = None,
     options: ServingOptions | None = None,
-    **engine: Any,
+    **engine_options: Any,
 ) -> ServerHarness:
     """Build a server with a store. Its ids are random, as required for stored objects."""
-    lent = tokenizer()
-    actor = ScriptedEngine(Script(tuple(entries)), tokenizer=lent, **engine)
-    model = ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)
-    app = create_app(
+    tokenizer = load_tiny_tokenizer()
+    engine = ScriptedEngine(Script(tuple(entries)), tokenizer=tokenizer, **engine_options)
+    model = ServedModel("m", EventBackend(engine, tokenizer), 4096, 1_700_000_000)
+    app = build_asgi_app(
         Models([model]),
         options=options,
-        clock=Still(),
+        clock=FixedClock(),
         ids=RandomIdGenerator(),
         store=store or MemoryStore(),
     )
-    return ServerHarness(app, actor)
+    return ServerHarness(app, engine)
 
 
 @asynccontextmanager

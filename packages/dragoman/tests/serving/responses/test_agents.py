@@ -23,7 +23,7 @@ from agents import (
 )
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore
@@ -42,7 +42,7 @@ def get_weather(city: str) -> str:
 async def http() -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(Settings(), SystemClock())
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models, store=MemoryStore()))
+    transport = httpx2.ASGITransport(build_asgi_app(models, store=MemoryStore()))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
     await models.stop()

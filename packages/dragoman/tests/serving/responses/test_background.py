@@ -13,12 +13,11 @@ from starlette.types import Message
 from tests.serving.harness import ServerHarness, body, scope
 
 from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think, Wait
-from dragoman.serving.routes.responses.background import EVENTS_SERIES
 from dragoman.serving.serving_options import ServingOptions
-from dragoman.store import Append, Item, Key, MemoryStore, Put, SqliteStore
+from dragoman.store import MemoryStore, SqliteStore
 from dragoman_check.rules.responses import check_object, check_stream
 
-from .harness import lifespan, remembering
+from .harness import build_storing_server, lifespan
 
 END = b"data: [DONE]\n\n"
 STORY = ScriptEntry(
@@ -27,7 +26,7 @@ STORY = ScriptEntry(
 ASK: dict[str, Any] = {"model": "m", "input": "hi", "background": True}
 
 
-class Gate:
+class ManualSleep:
     """A `sleep` function that returns on demand."""
 
     def __init__(self) -> None:
@@ -40,31 +39,31 @@ class Gate:
         self._opened.set()
 
 
-async def start(it: ServerHarness, **more: Any) -> str:
-    answer = await it.post("/v1/responses", {**ASK, **more})
+async def start(server: ServerHarness, **more: Any) -> str:
+    answer = await server.post("/v1/responses", {**ASK, **more})
     assert answer.status_code == 200
     check_object(answer.json())
     assert answer.json()["status"] == "queued"
     return answer.json()["id"]
 
 
-async def wait_until_ended(it: ServerHarness, id: str) -> dict[str, Any]:
+async def wait_until_ended(server: ServerHarness, id: str) -> dict[str, Any]:
     """Return the object after the response has ended, as its events show."""
-    await it.get(f"/v1/responses/{id}?stream=true")
-    return (await it.get(f"/v1/responses/{id}")).json()
+    await server.get(f"/v1/responses/{id}?stream=true")
+    return (await server.get(f"/v1/responses/{id}")).json()
 
 
-async def stream_of(it: ServerHarness, id: str, after: int | None = None) -> bytes:
+async def stream_of(server: ServerHarness, id: str, after: int | None = None) -> bytes:
     more = "" if after is None else f"&starting_after={after}"
-    return (await it.get(f"/v1/responses/{id}?stream=true{more}")).content
+    return (await server.get(f"/v1/responses/{id}?stream=true{more}")).content
 
 
 async def test_background_response_runs_without_client_until_completed() -> None:
-    it = remembering(ScriptEntry((Say("Yes."),)))
-    client = it.openai()
+    server = build_storing_server(ScriptEntry((Say("Yes."),)))
+    client = server.openai()
     response = await client.responses.create(model="m", input="hi", background=True)
     assert (response.status, response.background, response.output) == ("queued", True, [])
-    await wait_until_ended(it, response.id)
+    await wait_until_ended(server, response.id)
     response = await client.responses.retrieve(response.id)
     assert (response.status, response.output_text, response.background) == (
         "completed",
@@ -74,9 +73,11 @@ async def test_background_response_runs_without_client_until_completed() -> None
 
 
 async def test_background_stream_starts_queued_and_ends_with_object() -> None:
-    it = remembering(ScriptEntry((Think("Hmm."), Say("Yes."), CallTool("add")), repeat=True))
+    server = build_storing_server(
+        ScriptEntry((Think("Hmm."), Say("Yes."), CallTool("add")), repeat=True)
+    )
     tools: Any = [{"type": "function", "name": "add", "parameters": {}, "strict": False}]
-    answer = await it.post("/v1/responses", {**ASK, "stream": True, "tools": tools})
+    answer = await server.post("/v1/responses", {**ASK, "stream": True, "tools": tools})
     events = check_stream(answer.content)
     assert [event["type"] for event in events[:3]] == [
         "response.created",
@@ -84,58 +85,29 @@ async def test_background_stream_starts_queued_and_ends_with_object() -> None:
         "response.in_progress",
     ]
     assert events[0]["response"]["status"] == "queued"
-    assert (await it.get(f"/v1/responses/{events[0]['response']['id']}")).json() == events[-1][
+    assert (await server.get(f"/v1/responses/{events[0]['response']['id']}")).json() == events[-1][
         "response"
     ]
 
 
 async def test_background_stream_resumes_with_identical_bytes() -> None:
-    gate = Gate()
-    it = remembering(STORY, sleep=gate)
-    id = await start(it)
-    followed = asyncio.create_task(stream_of(it, id))
+    gate = ManualSleep()
+    server = build_storing_server(STORY, sleep=gate)
+    id = await start(server)
+    followed = asyncio.create_task(stream_of(server, id))
     gate.open()
-    whole = await followed
-    parts = whole.removesuffix(END).split(b"\n\n")[:-1]
-    assert len(check_stream(whole)) == len(parts)
+    full = await followed
+    parts = full.removesuffix(END).split(b"\n\n")[:-1]
+    assert len(check_stream(full)) == len(parts)
     for last in range(-1, len(parts)):
         rest = b"".join(part + b"\n\n" for part in parts[last + 1 :])
-        assert await stream_of(it, id, None if last < 0 else last) == rest + END
-
-
-async def test_background_stream_resumes_events_stored_as_text() -> None:
-    """Before 0.2 an entry contained server-sent events."""
-    store = MemoryStore()
-    it = remembering(STORY, store=store, sleep=(gate := Gate()))
-    gate.open()
-    done = await start(it)
-    whole = await stream_of(it, done)
-    (record,) = await store.load_page("", "response")
-    text = whole.removesuffix(END)
-    queued = whole.partition(b"event: response.in_progress")[0]
-    queued_object = queued.rpartition(b'"response":')[2].removesuffix(b"}\n\n")
-    former = Key("", "response", "resp_former")
-    running = Key("", "response", "resp_running")
-    await store.commit(
-        Put(former, 0, record.body, state="completed"),
-        Append(former, EVENTS_SERIES, (Item(text, "0"),)),
-        Put(running, 0, b'{"object":%s}' % queued_object, state="queued"),
-        Append(running, EVENTS_SERIES, (Item(queued, "0"),)),
-    )
-    assert await stream_of(it, former.id) == whole
-    assert await stream_of(it, former.id, 3) == b"\n\n".join(text.split(b"\n\n")[4:]) + END
-    assert (await it.post(f"/v1/responses/{running.id}/cancel", None)).json()[
-        "status"
-    ] == "cancelled"
-    resumed = await stream_of(it, running.id)
-    assert resumed.startswith(queued)
-    assert check_stream(resumed)[-1]["response"]["status"] == "cancelled"
+        assert await stream_of(server, id, None if last < 0 else last) == rest + END
 
 
 async def test_background_stream_sdk_resumes_after_cutoff() -> None:
-    it = remembering(STORY, sleep=(gate := Gate()))
+    server = build_storing_server(STORY, sleep=(gate := ManualSleep()))
     gate.open()
-    client = it.openai()
+    client = server.openai()
     stream = await client.responses.create(model="m", input="hi", background=True, stream=True)
     events = [event async for event in stream]
     assert events[0].type == "response.created"
@@ -151,32 +123,32 @@ async def test_background_stream_sdk_resumes_after_cutoff() -> None:
 
 
 async def test_background_cancel_stops_run_and_is_idempotent() -> None:
-    it = remembering(STORY, sleep=Gate())
-    client, id = it.openai(), await start(it)
-    await until(lambda: it.engine.num_running == 1)
+    server = build_storing_server(STORY, sleep=ManualSleep())
+    client, id = server.openai(), await start(server)
+    await until(lambda: server.engine.num_running == 1)
     response = await client.responses.cancel(id)
     assert response.status == "cancelled"
-    assert it.engine.num_running == 0
+    assert server.engine.num_running == 0
     assert await client.responses.cancel(id) == response == await client.responses.retrieve(id)
-    events = check_stream(await stream_of(it, id))
+    events = check_stream(await stream_of(server, id))
     assert events[-1]["response"]["status"] == "cancelled"
     with pytest.raises(openai.BadRequestError, match="cancelled"):
         await client.responses.create(model="m", input="hi", previous_response_id=id)
 
 
 async def test_background_cancel_after_completion_has_no_effect() -> None:
-    it = remembering(ScriptEntry((Say("Yes."),)))
-    id = await start(it)
-    whole = await wait_until_ended(it, id)
-    answer = await it.post(f"/v1/responses/{id}/cancel", None)
-    assert answer.json() == whole
-    assert whole["status"] == "completed"
+    server = build_storing_server(ScriptEntry((Say("Yes."),)))
+    id = await start(server)
+    full = await wait_until_ended(server, id)
+    answer = await server.post(f"/v1/responses/{id}/cancel", None)
+    assert answer.json() == full
+    assert full["status"] == "completed"
 
 
 async def test_background_delete_stops_run() -> None:
-    it = remembering(STORY, sleep=Gate())
-    id = await start(it)
-    await until(lambda: it.engine.num_running == 1)
+    server = build_storing_server(STORY, sleep=ManualSleep())
+    id = await start(server)
+    await until(lambda: server.engine.num_running == 1)
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
@@ -185,108 +157,112 @@ async def test_background_delete_stops_run() -> None:
     # Not with an HTTP client, whose transport reads the whole body: deletion before the
     # stream begins gives a 404.
     request_scope = {**scope(f"/v1/responses/{id}", method="GET"), "query_string": b"stream=true"}
-    following = asyncio.ensure_future(it.app(request_scope, asyncio.Queue[Message]().get, send))
+    following = asyncio.ensure_future(server.app(request_scope, asyncio.Queue[Message]().get, send))
     await until(lambda: b"response.created" in b"".join(body(*sent)))
-    await it.openai().responses.delete(id)
-    await until(lambda: it.engine.num_running == 0)
+    await server.openai().responses.delete(id)
+    await until(lambda: server.engine.num_running == 0)
     await following
     assert sent[0]["status"] == 200
     assert b"event: error" in b"".join(body(*sent))
 
 
 async def test_background_failure_includes_error_message() -> None:
-    it = remembering(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
-    id = await start(it)
-    whole = await wait_until_ended(it, id)
-    assert (whole["status"], whole["error"]["message"]) == ("failed", "the engine broke")
-    assert [event["type"] for event in check_stream(await stream_of(it, id))[-2:]] == [
+    server = build_storing_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
+    id = await start(server)
+    full = await wait_until_ended(server, id)
+    assert (full["status"], full["error"]["message"]) == ("failed", "the engine broke")
+    assert [event["type"] for event in check_stream(await stream_of(server, id))[-2:]] == [
         "error",
         "response.failed",
     ]
 
 
 async def test_background_running_response_rejects_continuation() -> None:
-    it = remembering(STORY, sleep=(gate := Gate()))
-    id = await start(it)
-    await until(lambda: it.engine.num_running == 1)
-    answer = await it.post(
+    server = build_storing_server(STORY, sleep=(gate := ManualSleep()))
+    id = await start(server)
+    await until(lambda: server.engine.num_running == 1)
+    answer = await server.post(
         "/v1/responses", {"model": "m", "input": "hi", "previous_response_id": id}
     )
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "previous_response_id"
     gate.open()
-    await wait_until_ended(it, id)
-    answer = await it.post(
+    await wait_until_ended(server, id)
+    answer = await server.post(
         "/v1/responses", {"model": "m", "input": "hi", "previous_response_id": id}
     )
     assert answer.status_code == 200
 
 
 async def test_background_response_added_to_conversation_when_done() -> None:
-    it = remembering(ScriptEntry((Say("Yes."),)))
-    client = it.openai()
+    server = build_storing_server(ScriptEntry((Say("Yes."),)))
+    client = server.openai()
     conversation = await client.conversations.create()
-    await wait_until_ended(it, await start(it, conversation=conversation.id))
+    await wait_until_ended(server, await start(server, conversation=conversation.id))
     items = await client.conversations.items.list(conversation.id)
     assert [item.role for item in items.data] == ["assistant", "user"]  # type: ignore[union-attr]
 
 
 async def test_background_response_fails_when_conversation_deleted() -> None:
-    it = remembering(STORY, sleep=(gate := Gate()))
-    client = it.openai()
+    server = build_storing_server(STORY, sleep=(gate := ManualSleep()))
+    client = server.openai()
     conversation = await client.conversations.create()
-    id = await start(it, conversation=conversation.id)
-    await until(lambda: it.engine.num_running == 1)
+    id = await start(server, conversation=conversation.id)
+    await until(lambda: server.engine.num_running == 1)
     await client.conversations.delete(conversation.id)
     gate.open()
-    failed = await wait_until_ended(it, id)
+    failed = await wait_until_ended(server, id)
     assert failed["error"]["message"].endswith("not found.")
     # Text that was generated before the store failed is in the stream and in the
     # output.
     assert [item["type"] for item in failed["output"]] == ["reasoning", "message"]
-    check_stream(await stream_of(it, id))
+    check_stream(await stream_of(server, id))
 
 
 async def test_background_limit_reached_returns_429() -> None:
-    it = remembering(STORY, sleep=(gate := Gate()), options=ServingOptions(max_background=1))
-    id = await start(it)
-    answer = await it.post("/v1/responses", ASK)
+    server = build_storing_server(
+        STORY, sleep=(gate := ManualSleep()), options=ServingOptions(max_background=1)
+    )
+    id = await start(server)
+    answer = await server.post("/v1/responses", ASK)
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
     gate.open()
-    await wait_until_ended(it, id)
-    await start(it)
+    await wait_until_ended(server, id)
+    await start(server)
 
 
 async def test_background_run_of_dead_process_is_failed(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "store.db")
     await store.open()
-    before = remembering(STORY, store=store, sleep=Gate())
+    before = build_storing_server(STORY, store=store, sleep=ManualSleep())
     id = await start(before)
     await until(lambda: before.engine.num_running == 1)
     await store.close()
-    after = remembering(STORY, store=SqliteStore(tmp_path / "store.db"))
+    after = build_storing_server(STORY, store=SqliteStore(tmp_path / "store.db"))
     async with lifespan(after.app):
-        whole = (await after.get(f"/v1/responses/{id}")).json()
-        assert whole["status"] == "failed"
-        assert check_stream(await stream_of(after, id))[-1]["response"] == whole
+        full = (await after.get(f"/v1/responses/{id}")).json()
+        assert full["status"] == "failed"
+        assert check_stream(await stream_of(after, id))[-1]["response"] == full
 
 
 async def test_background_runs_fail_on_server_shutdown(tmp_path: Path) -> None:
-    it = remembering(STORY, store=SqliteStore(tmp_path / "store.db"), sleep=Gate())
-    async with lifespan(it.app):
-        id = await start(it)
-        await until(lambda: it.engine.num_running == 1)
-    assert it.engine.num_running == 0
-    async with lifespan(it.app):
-        whole = (await it.get(f"/v1/responses/{id}")).json()
-        assert (whole["status"], whole["error"]["code"]) == ("failed", "server_error")
-        check_stream(await stream_of(it, id))
+    server = build_storing_server(
+        STORY, store=SqliteStore(tmp_path / "store.db"), sleep=ManualSleep()
+    )
+    async with lifespan(server.app):
+        id = await start(server)
+        await until(lambda: server.engine.num_running == 1)
+    assert server.engine.num_running == 0
+    async with lifespan(server.app):
+        full = (await server.get(f"/v1/responses/{id}")).json()
+        assert (full["status"], full["error"]["code"]) == ("failed", "server_error")
+        check_stream(await stream_of(server, id))
 
 
 async def test_background_response_followed_and_cancelled_elsewhere() -> None:
     store = MemoryStore()
-    one = remembering(STORY, store=store, sleep=Gate())
-    other = remembering(STORY, store=store)
+    one = build_storing_server(STORY, store=store, sleep=ManualSleep())
+    other = build_storing_server(STORY, store=store)
     id = await start(one)
     await until(lambda: one.engine.num_running == 1)
     followed = asyncio.create_task(stream_of(other, id))
@@ -300,14 +276,14 @@ async def test_background_response_followed_and_cancelled_elsewhere() -> None:
     "query", ["stream=true&starting_after=-1", "stream=true&starting_after=x", "starting_after=1"]
 )
 async def test_background_stream_invalid_starting_after_rejected(query: str) -> None:
-    it = remembering(ScriptEntry((Say("Yes."),)))
-    answer = await it.get(f"/v1/responses/{await start(it)}?{query}")
+    server = build_storing_server(ScriptEntry((Say("Yes."),)))
+    answer = await server.get(f"/v1/responses/{await start(server)}?{query}")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "starting_after")
 
 
 async def test_background_without_store_rejected() -> None:
-    it = remembering(ScriptEntry((Say("Yes."),)))
-    answer = await it.post("/v1/responses", {**ASK, "store": False})
+    server = build_storing_server(ScriptEntry((Say("Yes."),)))
+    answer = await server.post("/v1/responses", {**ASK, "store": False})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "background")
 
 
@@ -318,18 +294,18 @@ async def until(so: Callable[[], bool]) -> None:
 
 async def test_background_run_continues_after_client_disconnect() -> None:
     store = MemoryStore()
-    it = remembering(STORY, store=store, sleep=(gate := Gate()))
-    leaving = asyncio.create_task(it.post("/v1/responses", {**ASK, "stream": True}))
-    await until(lambda: it.engine.num_running == 1)
+    server = build_storing_server(STORY, store=store, sleep=(gate := ManualSleep()))
+    leaving = asyncio.create_task(server.post("/v1/responses", {**ASK, "stream": True}))
+    await until(lambda: server.engine.num_running == 1)
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
     (record,) = await store.load_page("", "response")
     gate.open()
-    assert (await wait_until_ended(it, record.key.id))["status"] == "completed"
+    assert (await wait_until_ended(server, record.key.id))["status"] == "completed"
 
 
 @pytest.mark.parametrize("query", ["include_obfuscation=true", "stream=perhaps"])
 async def test_background_stream_unsupported_query_rejected_by_name(query: str) -> None:
-    it = remembering(ScriptEntry((Say("Yes."),)))
-    answer = await it.get(f"/v1/responses/{await start(it)}?{query}")
+    server = build_storing_server(ScriptEntry((Say("Yes."),)))
+    answer = await server.get(f"/v1/responses/{await start(server)}?{query}")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, query.partition("=")[0])

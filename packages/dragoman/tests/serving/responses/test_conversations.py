@@ -12,14 +12,14 @@ from tests.serving.harness import build_server
 from dragoman.engines.scripted import Fail, Say, ScriptEntry, Wait
 from dragoman.serving.serving_options import ServingOptions
 
-from .harness import lifespan, remembering
+from .harness import build_storing_server, lifespan
 
 ANSWER = ScriptEntry((Say("Yes."),), repeat=True)
 LINES: Any = [{"role": "user", "content": f"line {i}"} for i in range(5)]
 
 
 async def test_conversation_create_retrieve_update_delete() -> None:
-    client = remembering(ANSWER).openai()
+    client = build_storing_server(ANSWER).openai()
     conversation = await client.conversations.create(metadata={"topic": "demo"})
     assert (conversation.object, conversation.metadata) == ("conversation", {"topic": "demo"})
     assert await client.conversations.retrieve(conversation.id) == conversation
@@ -37,9 +37,9 @@ async def test_conversation_create_retrieve_update_delete() -> None:
 
 
 async def test_conversation_concurrent_deletes_succeed_once() -> None:
-    it = remembering(ANSWER)
-    conversation = await it.openai().conversations.create()
-    async with it.http() as http:
+    server = build_storing_server(ANSWER)
+    conversation = await server.openai().conversations.create()
+    async with server.http() as http:
         answers = await asyncio.gather(
             *(http.delete(f"/v1/conversations/{conversation.id}") for _ in range(20))
         )
@@ -47,7 +47,7 @@ async def test_conversation_concurrent_deletes_succeed_once() -> None:
 
 
 async def test_conversation_items_create_list_retrieve_delete() -> None:
-    client = remembering(ANSWER).openai()
+    client = build_storing_server(ANSWER).openai()
     conversation = await client.conversations.create(items=LINES[:2])
     added = await client.conversations.items.create(conversation.id, items=LINES[2:])
     assert len(added.data) == 3
@@ -67,16 +67,16 @@ async def test_conversation_items_create_list_retrieve_delete() -> None:
 
 
 async def test_conversation_item_invalid_id_returns_400() -> None:
-    it = remembering(ANSWER)
-    conversation = await it.openai().conversations.create()
+    server = build_storing_server(ANSWER)
+    conversation = await server.openai().conversations.create()
     items = [{"type": "message", "role": "user", "content": "hello", "id": "a\0b"}]
     for path in ("/v1/conversations", f"/v1/conversations/{conversation.id}/items"):
-        answer = await it.post(path, {"items": items})
+        answer = await server.post(path, {"items": items})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "items[0].id")
 
 
 async def test_conversation_items_keep_type_and_get_ids() -> None:
-    client = remembering(ANSWER).openai()
+    client = build_storing_server(ANSWER).openai()
     given: Any = [
         {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "call_1", "output": "3"},
@@ -112,12 +112,12 @@ async def test_conversation_items_keep_type_and_get_ids() -> None:
     ],
 )
 async def test_conversation_create_invalid_field_rejected_by_name(body: Any, param: str) -> None:
-    answer = await remembering(ANSWER).post("/v1/conversations", body)
+    answer = await build_storing_server(ANSWER).post("/v1/conversations", body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 async def test_conversation_item_duplicate_id_returns_409() -> None:
-    client = remembering(ANSWER).openai()
+    client = build_storing_server(ANSWER).openai()
     item: Any = {"id": "msg_mine", "role": "user", "content": "hi"}
     conversation = await client.conversations.create(items=[item])
     with pytest.raises(openai.ConflictError):
@@ -126,9 +126,9 @@ async def test_conversation_item_duplicate_id_returns_409() -> None:
 
 
 async def test_conversation_of_other_key_looks_missing() -> None:
-    it = remembering(ANSWER, options=ServingOptions(api_key=("a", "b")))
-    conversation = await it.openai("a").conversations.create(items=LINES)
-    other = it.openai("b")
+    server = build_storing_server(ANSWER, options=ServingOptions(api_key=("a", "b")))
+    conversation = await server.openai("a").conversations.create(items=LINES)
+    other = server.openai("b")
 
     async def assert_absent(id: str) -> list[str]:
         uses: tuple[Any, ...] = (
@@ -141,27 +141,27 @@ async def test_conversation_of_other_key_looks_missing() -> None:
         )
         messages: list[str] = []
         for use in uses:
-            with pytest.raises(openai.NotFoundError) as refused:
+            with pytest.raises(openai.NotFoundError) as rejected:
                 await use
-            messages.append(refused.value.message.replace(id, "ID"))
+            messages.append(rejected.value.message.replace(id, "ID"))
         return messages
 
     assert await assert_absent(conversation.id) == await assert_absent(f"conv_{'0' * 32}")
 
 
 async def test_conversation_concurrent_turns_are_not_interleaved() -> None:
-    it = remembering(ANSWER)
-    client = it.openai()
+    server = build_storing_server(ANSWER)
+    client = server.openai()
     conversation = await client.conversations.create()
     ask = [
         client.responses.create(model="m", input=f"{i}", conversation=conversation.id)
         for i in range(10)
     ]
     results = await asyncio.gather(*ask, return_exceptions=True)
-    refused = [each for each in results if isinstance(each, openai.BadRequestError)]
-    assert len(refused) < 10
+    rejected = [each for each in results if isinstance(each, openai.BadRequestError)]
+    assert len(rejected) < 10
     items = [item async for item in client.conversations.items.list(conversation.id, order="asc")]
-    assert [item.role for item in items] == ["user", "assistant"] * (10 - len(refused))  # type: ignore[union-attr]
+    assert [item.role for item in items] == ["user", "assistant"] * (10 - len(rejected))  # type: ignore[union-attr]
 
 
 async def test_conversation_create_without_store_returns_400() -> None:
@@ -169,7 +169,7 @@ async def test_conversation_create_without_store_returns_400() -> None:
     assert answer.status_code == 400
 
 
-class Gate:
+class ManualSleep:
     """A `sleep` function that returns on demand."""
 
     def __init__(self) -> None:
@@ -182,11 +182,11 @@ class Gate:
 
 
 async def test_conversation_serializes_concurrent_responses() -> None:
-    gate = Gate()
-    it = remembering(ScriptEntry((Wait(1), Say("Yes."))), ANSWER, sleep=gate)
-    client = it.openai()
+    gate = ManualSleep()
+    server = build_storing_server(ScriptEntry((Wait(1), Say("Yes."))), ANSWER, sleep=gate)
+    client = server.openai()
     conversation, other = await client.conversations.create(), await client.conversations.create()
-    async with lifespan(it.app):
+    async with lifespan(server.app):
         first = await client.responses.create(
             model="m", input="hi", conversation=conversation.id, background=True
         )
@@ -196,17 +196,17 @@ async def test_conversation_serializes_concurrent_responses() -> None:
         assert (locked.value.code, locked.value.param) == ("conversation_locked", "conversation")
         await client.responses.create(model="m", input="hi", conversation=other.id)
         gate.opened.set()
-        await it.get(f"/v1/responses/{first.id}?stream=true")
+        await server.get(f"/v1/responses/{first.id}?stream=true")
         await client.responses.create(model="m", input="hi", conversation=conversation.id)
         items = [item async for item in client.conversations.items.list(conversation.id)]
     assert len(items) == 4
 
 
 async def test_conversation_usable_after_rejected_or_failed_response() -> None:
-    it = remembering(
+    server = build_storing_server(
         ScriptEntry((Fail(503, "gone"),)), ScriptEntry((Say("So far"), Fail(503, "gone"))), ANSWER
     )
-    client = it.openai()
+    client = server.openai()
     conversation = await client.conversations.create()
     reference: Any = [{"type": "item_reference", "id": "msg_1"}]
     for model, input in (("nobody", "hi"), ("m", reference), ("m", "hi"), ("m", "hi")):

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from dragoman.launch import build_models
-from dragoman.serving.app import create_app
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore
@@ -44,7 +44,7 @@ LAST = {"role": "user", "content": "What is 3 + 4?"}
 async def client() -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(Settings(max_model_len=LIMIT), SystemClock())
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models, store=MemoryStore()))
+    transport = httpx2.ASGITransport(build_asgi_app(models, store=MemoryStore()))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
         yield http
     await models.stop()
@@ -83,8 +83,8 @@ async def test_oversized_input_truncated_with_warning_or_rejected(
             "/v1/responses", json={"input": input, "max_output_tokens": 16, **fields}
         )
 
-    refused = await ask()
-    assert (refused.status_code, refused.json()["error"]["code"]) == (
+    rejected = await ask()
+    assert (rejected.status_code, rejected.json()["error"]["code"]) == (
         400,
         "context_length_exceeded",
     )
@@ -103,8 +103,8 @@ async def test_truncation_auto_rejects_single_oversized_turn(
         "/v1/responses", json={"input": "Hi", "truncation": "auto", "max_output_tokens": 16}
     )
     assert "x-dragoman-warnings" not in fits.headers
-    refused = await client.post("/v1/responses", json={"input": LONG * 20, "truncation": "auto"})
-    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    rejected = await client.post("/v1/responses", json={"input": LONG * 20, "truncation": "auto"})
+    assert rejected.json()["error"]["code"] == "context_length_exceeded"
 
 
 @pytest.mark.asyncio(loop_scope="module")

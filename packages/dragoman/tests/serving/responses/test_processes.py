@@ -85,7 +85,7 @@ async def read_beginning(client: httpx2.AsyncClient, id: str) -> bytes:
     return received
 
 
-class Memory:
+class AcknowledgedResponses:
     """Records acknowledged responses: complete objects, and background runs."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ def last_object(stream: bytes) -> bytes:
     return last[last.index(b'"response":') + len(b'"response":') : -1]
 
 
-async def kill_under_load(process: Process, memory: Memory, seconds: float) -> None:
+async def kill_under_load(process: Process, memory: AcknowledgedResponses, seconds: float) -> None:
     async with process.http() as client:
         load = [asyncio.create_task(memory.load(client, worker)) for worker in range(6)]
         await asyncio.sleep(seconds)
@@ -148,15 +148,15 @@ async def kill_under_load(process: Process, memory: Memory, seconds: float) -> N
         await asyncio.gather(*load)
 
 
-async def survive(kills: int, folder: Path) -> Memory:
-    chance = random.Random(7)
-    memory = Memory()
+async def survive(kills: int, folder: Path) -> AcknowledgedResponses:
+    rng = random.Random(7)
+    memory = AcknowledgedResponses()
     store = f"sqlite:{folder / 'store.db'}"
     for _ in range(kills):
         async with serving(store, folder) as process:
             async with process.http() as client:
                 await memory.check(client, 20)
-            await kill_under_load(process, memory, chance.uniform(0.05, 0.4))
+            await kill_under_load(process, memory, rng.uniform(0.05, 0.4))
     async with serving(store, folder) as process, process.http() as client:
         await memory.check(client, 10_000)
     return memory

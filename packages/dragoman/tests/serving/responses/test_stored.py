@@ -10,13 +10,12 @@ import openai
 import pytest
 
 from dragoman.core.events import FinishReason
-from dragoman.dialects.responses.stored_response import read_stored_response
 from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.store import Change, MemoryStore, StoreUnavailable
 from dragoman_check.rules.responses import check_object, check_stream
 
-from .harness import remembering
+from .harness import build_storing_server
 
 ADD: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
 ANSWER = ScriptEntry((Think("Hmm."), Say("I add."), CallTool("add", '{"a": 1}')), repeat=True)
@@ -24,7 +23,7 @@ PLAIN = ScriptEntry((Say("Yes."),), repeat=True)
 ASK: dict[str, Any] = {"model": "m", "input": "hi", "tools": [ADD]}
 
 
-class Broken(MemoryStore):
+class FullDiskStore(MemoryStore):
     """A store whose disk is full."""
 
     async def commit(self, *changes: Change) -> None:
@@ -37,68 +36,61 @@ def last_object(stream: bytes) -> bytes:
     return last[last.index(b'"response":') + len(b'"response":') : -1]
 
 
-def test_stored_response_reads_sampled_ids_by_old_name() -> None:
-    stored = read_stored_response(b'{"object":{},"said":[1,2]}')
-    assert stored.sampled_ids == (1, 2)
-    assert stored.encode() == read_stored_response(b'{"object":{},"sampled_ids":[1,2]}').encode()
-    assert b"said" not in stored.encode()
-
-
 async def test_stored_response_equals_object_of_final_stream_event() -> None:
-    it = remembering(ANSWER)
-    answer = await it.post("/v1/responses", {**ASK, "stream": True})
+    server = build_storing_server(ANSWER)
+    answer = await server.post("/v1/responses", {**ASK, "stream": True})
     check_stream(answer.content)
     response = last_object(answer.content)
-    assert (await it.get(f"/v1/responses/{json.loads(response)['id']}")).content == response
+    assert (await server.get(f"/v1/responses/{json.loads(response)['id']}")).content == response
 
 
 async def test_stored_response_equals_full_response_body() -> None:
-    it = remembering(ANSWER)
-    answer = await it.post("/v1/responses", ASK)
+    server = build_storing_server(ANSWER)
+    answer = await server.post("/v1/responses", ASK)
     check_object(answer.json())
     assert answer.json()["store"] is True
-    assert (await it.get(f"/v1/responses/{answer.json()['id']}")).content == answer.content
+    assert (await server.get(f"/v1/responses/{answer.json()['id']}")).content == answer.content
 
 
 async def test_stored_response_at_length_limit_is_incomplete() -> None:
-    it = remembering(ScriptEntry((Say("Once"),), finish=FinishReason.LENGTH))
-    response = await it.openai().responses.create(model="m", input="hi")
-    assert (await it.openai().responses.retrieve(response.id)).status == "incomplete"
+    server = build_storing_server(ScriptEntry((Say("Once"),), finish=FinishReason.LENGTH))
+    response = await server.openai().responses.create(model="m", input="hi")
+    assert (await server.openai().responses.retrieve(response.id)).status == "incomplete"
 
 
 async def test_stored_response_failing_mid_stream_is_failed() -> None:
-    it = remembering(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
-    answer = await it.post("/v1/responses", {**ASK, "stream": True})
+    server = build_storing_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
+    answer = await server.post("/v1/responses", {**ASK, "stream": True})
     response = last_object(answer.content)
     assert json.loads(response)["error"]["message"] == "the engine broke"
-    assert (await it.get(f"/v1/responses/{json.loads(response)['id']}")).content == response
+    assert (await server.get(f"/v1/responses/{json.loads(response)['id']}")).content == response
 
 
 async def test_store_false_response_is_not_stored() -> None:
-    it = remembering(PLAIN)
-    response = await it.openai().responses.create(model="m", input="hi", store=False)
+    server = build_storing_server(PLAIN)
+    response = await server.openai().responses.create(model="m", input="hi", store=False)
     assert response.model_dump()["store"] is False
     with pytest.raises(openai.NotFoundError, match="not found"):
-        await it.openai().responses.retrieve(response.id)
+        await server.openai().responses.retrieve(response.id)
 
 
 async def test_store_failure_returns_server_error() -> None:
-    it = remembering(PLAIN, store=Broken())
+    server = build_storing_server(PLAIN, store=FullDiskStore())
     with pytest.raises(openai.InternalServerError, match="disk is full"):
-        await it.openai().responses.create(model="m", input="hi")
+        await server.openai().responses.create(model="m", input="hi")
 
 
 async def test_store_failure_ends_stream_with_failed_event() -> None:
-    it = remembering(ANSWER, store=Broken())
-    answer = await it.post("/v1/responses", {**ASK, "stream": True})
+    server = build_storing_server(ANSWER, store=FullDiskStore())
+    answer = await server.post("/v1/responses", {**ASK, "stream": True})
     events = check_stream(answer.content)
     assert events[-1]["type"] == "response.failed"
     assert "response.completed" not in answer.text
 
 
 async def test_stored_response_id_ignores_client_request_id() -> None:
-    it = remembering(ANSWER)
-    answer = await it.post(
+    server = build_storing_server(ANSWER)
+    answer = await server.post(
         "/v1/responses", {**ASK, "request_id": "mine"}, headers={"x-request-id": "mine"}
     )
     assert "mine" not in answer.json()["id"]
@@ -107,10 +99,10 @@ async def test_stored_response_id_ignores_client_request_id() -> None:
 
 
 async def test_stored_response_concurrent_deletes_succeed_once() -> None:
-    it = remembering(PLAIN)
-    client = it.openai()
+    server = build_storing_server(PLAIN)
+    client = server.openai()
     response = await client.responses.create(model="m", input="hi")
-    async with it.http() as http:
+    async with server.http() as http:
         answers = await asyncio.gather(
             *(http.delete(f"/v1/responses/{response.id}") for _ in range(20))
         )
@@ -122,9 +114,9 @@ async def test_stored_response_concurrent_deletes_succeed_once() -> None:
 
 
 async def test_stored_response_of_other_key_looks_missing() -> None:
-    it = remembering(PLAIN, options=ServingOptions(api_key=("a", "b")))
-    mine = await it.openai("a").responses.create(model="m", input="hi")
-    other = it.openai("b")
+    server = build_storing_server(PLAIN, options=ServingOptions(api_key=("a", "b")))
+    mine = await server.openai("a").responses.create(model="m", input="hi")
+    other = server.openai("b")
     absent = f"resp_{'0' * 32}"
 
     async def goes_on(id: str) -> None:
@@ -146,7 +138,7 @@ async def test_stored_response_of_other_key_looks_missing() -> None:
     for use in uses:
         messages = [await get_error(use, id) for id in (mine.id, absent)]
         assert messages[0] == messages[1]
-    assert (await it.openai("a").responses.retrieve(mine.id)).id == mine.id
+    assert (await server.openai("a").responses.retrieve(mine.id)).id == mine.id
 
 
 async def get_error(use: Any, id: str) -> tuple[int, str]:
@@ -156,11 +148,11 @@ async def get_error(use: Any, id: str) -> tuple[int, str]:
 
 
 async def test_input_items_are_normalized_and_paginated() -> None:
-    it = remembering(PLAIN)
-    client = it.openai()
+    server = build_storing_server(PLAIN)
+    client = server.openai()
     texts = [f"line {i}" for i in range(7)]
-    given: Any = [{"role": "user", "content": text} for text in texts]
-    response = await client.responses.create(model="m", input=given)
+    items: Any = [{"role": "user", "content": text} for text in texts]
+    response = await client.responses.create(model="m", input=items)
     page = await client.responses.input_items.list(response.id, limit=3)
     assert [item.content[0].text for item in page.data] == texts[:3:-1]  # type: ignore[union-attr]
     assert page.has_more
@@ -189,17 +181,17 @@ async def test_input_items_are_normalized_and_paginated() -> None:
     ],
 )
 async def test_input_items_invalid_page_query_rejected_by_name(query: str) -> None:
-    it = remembering(PLAIN)
-    response = await it.openai().responses.create(model="m", input="hi")
-    answer = await it.get(f"/v1/responses/{response.id}/input_items?{query}")
+    server = build_storing_server(PLAIN)
+    response = await server.openai().responses.create(model="m", input="hi")
+    answer = await server.get(f"/v1/responses/{response.id}/input_items?{query}")
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == query.partition("=")[0]
 
 
 async def test_synchronous_response_rejects_streaming_and_cancel() -> None:
-    it = remembering(PLAIN)
-    response = await it.openai().responses.create(model="m", input="hi")
-    answer = await it.get(f"/v1/responses/{response.id}?stream=true")
+    server = build_storing_server(PLAIN)
+    response = await server.openai().responses.create(model="m", input="hi")
+    answer = await server.get(f"/v1/responses/{response.id}?stream=true")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "stream")
     with pytest.raises(openai.BadRequestError, match="synchronous"):
-        await it.openai().responses.cancel(response.id)
+        await server.openai().responses.cancel(response.id)

@@ -15,7 +15,7 @@ from dragoman.core.message import Text
 from dragoman.core.request import Conversation
 from dragoman.engines.scripted import Say, ScriptEntry
 
-from .harness import remembering
+from .harness import build_storing_server
 
 CREATE = "create"
 CREATE_UNSTORED = "create, not stored"
@@ -49,8 +49,8 @@ class Turn:
 
 @dataclass
 class Walk:
-    it: ServerHarness = field(
-        default_factory=lambda: remembering(ScriptEntry((Say("Yes."),), repeat=True))
+    server: ServerHarness = field(
+        default_factory=lambda: build_storing_server(ScriptEntry((Say("Yes."),), repeat=True))
     )
     turns: list[Turn] = field(default_factory=list[Turn])
 
@@ -63,7 +63,7 @@ class Walk:
 
     async def create(self, parent: Turn | None, store: bool) -> None:
         text = f"question {len(self.turns)}"
-        calls = self.it.engine.num_requests
+        calls = self.server.engine.num_requests
         previous = None if parent is None else parent.id
         body: dict[str, object] = {
             "model": "m",
@@ -71,28 +71,28 @@ class Walk:
             "store": store,
             "previous_response_id": previous,
         }
-        answer = await self.it.post("/v1/responses", body)
+        answer = await self.server.post("/v1/responses", body)
         history = [] if parent is None else parent.history()
         if history is None:
             assert answer.json()["error"]["code"] == "previous_response_not_found"
-            assert self.it.engine.num_requests == calls
+            assert self.server.engine.num_requests == calls
             return
-        assert prompt(self.it) == [*history, text]
+        assert prompt(self.server) == [*history, text]
         self.turns.append(Turn(answer.json()["id"], text, parent, store))
 
     async def delete(self, turn: Turn) -> None:
-        async with self.it.http() as http:
+        async with self.server.http() as http:
             answer = await http.delete(f"/v1/responses/{turn.id}")
         assert answer.status_code == (200 if turn.stored else 404)
         turn.stored = False
 
     async def read(self, turn: Turn) -> None:
-        answer = await self.it.get(f"/v1/responses/{turn.id}")
+        answer = await self.server.get(f"/v1/responses/{turn.id}")
         assert answer.status_code == (200 if turn.stored else 404)
 
 
-def prompt(it: ServerHarness) -> list[str]:
-    conversation = it.engine.requests[-1].prompt
+def prompt(server: ServerHarness) -> list[str]:
+    conversation = server.engine.requests[-1].prompt
     assert isinstance(conversation, Conversation)
     return [
         part.text
@@ -105,8 +105,8 @@ def prompt(it: ServerHarness) -> list[str]:
 @given(steps)
 def test_random_operations_prompt_matches_reference_model(taken: list[tuple[str, int | None]]):
     async def walk() -> None:
-        it = Walk()
+        server = Walk()
         for step, place in taken:
-            await it.take(step, place)
+            await server.take(step, place)
 
     asyncio.run(walk())

@@ -13,14 +13,16 @@ import openai
 import pytest
 from openai.resources.responses.responses import AsyncResponsesConnection
 from starlette.types import ASGIApp
-from tests.serving.harness import tokenizer
+from tests.serving.harness import load_tiny_tokenizer
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from dragoman.engines.scripted import Fail, Say, Script, ScriptedEngine, ScriptEntry, Think
 from dragoman.launch import Server, ShutdownConfig, build_models, build_uvicorn_config
-from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
-from dragoman.serving.app import create_app
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
@@ -35,15 +37,18 @@ async def run_server(
     *entries: ScriptEntry, store: Store | None = None, options: ServingOptions | None = None
 ) -> AsyncGenerator[str]:
     """Run a server and yield its host:port."""
-    lent = tokenizer()
+    tokenizer = load_tiny_tokenizer()
     models = Models(
         [
             ServedModel(
-                "m", EventBackend(ScriptedEngine(Script(entries), tokenizer=lent), lent), 4096, 1
+                "m",
+                EventBackend(ScriptedEngine(Script(entries), tokenizer=tokenizer), tokenizer),
+                4096,
+                1,
             )
         ]
     )
-    async with serving(create_app(models, options=options, store=store), models) as where:
+    async with serving(build_asgi_app(models, options=options, store=store), models) as where:
         yield where
 
 
@@ -122,17 +127,19 @@ async def test_websocket_continues_last_response_without_store(
             assert second.response.previous_response_id == first.response.id
             assert second.response.usage.input_tokens > first.response.usage.input_tokens
             # Only the most recent one.
-            (refused,) = await respond(
+            (rejected,) = await respond(
                 connection, store=False, previous_response_id=first.response.id
             )
-            assert (refused.status, refused.error.code) == (400, "previous_response_not_found")
+            assert (rejected.status, rejected.error.code) == (400, "previous_response_not_found")
             *_, third = await respond(
                 connection, store=False, previous_response_id=second.response.id
             )
             assert third.type == "response.completed"
         async with sdk.responses.connect() as another:
-            (refused,) = await respond(another, store=False, previous_response_id=third.response.id)
-            assert refused.error.code == "previous_response_not_found"
+            (rejected,) = await respond(
+                another, store=False, previous_response_id=third.response.id
+            )
+            assert rejected.error.code == "previous_response_not_found"
 
 
 async def test_websocket_failed_continuation_clears_last_response():
@@ -146,8 +153,8 @@ async def test_websocket_failed_continuation_clears_last_response():
         *_, first = await respond(connection, store=False)
         *_, failed = await respond(connection, store=False, previous_response_id=first.response.id)
         assert failed.type == "response.failed"
-        (refused,) = await respond(connection, store=False, previous_response_id=first.response.id)
-        assert refused.error.code == "previous_response_not_found"
+        (rejected,) = await respond(connection, store=False, previous_response_id=first.response.id)
+        assert rejected.error.code == "previous_response_not_found"
         *_, again = await respond(connection, store=False)
         assert again.type == "response.completed"
 
@@ -310,7 +317,7 @@ async def test_websocket_disconnect_frees_engine_slot(generate: bool):
         "input": "word " * 9_000,
         "generate": generate,
     }
-    async with serving(create_app(models), models) as where, raw_connection(where) as raw:
+    async with serving(build_asgi_app(models), models) as where, raw_connection(where) as raw:
         await raw.send(json.dumps({**story, "max_output_tokens": 20_000, "ignore_eos": True}))
         while health().running != 1:  # noqa: ASYNC110 - the engine's thread tells nobody
             await asyncio.sleep(0)
@@ -333,7 +340,7 @@ async def test_websocket_shutdown_drains_running_and_closes_idle(
         "max_output_tokens": tokens,
         "ignore_eos": True,
     }
-    async with stoppable(create_app(models), models, grace) as (where, server):
+    async with stoppable(build_asgi_app(models), models, grace) as (where, server):
         async with raw_connection(where) as busy, raw_connection(where) as idle:
             for _ in range(2):
                 await busy.send(json.dumps(story))
@@ -389,13 +396,13 @@ async def test_websocket_handshake_without_access_rejected(headers: dict[str, st
 
 async def handshake(where: str, headers: dict[str, str]) -> int:
     """Send a handshake and return the status of the response."""
-    given = {
+    header_fields = {
         "host": where,
         "upgrade": "websocket",
         "connection": "upgrade",
         "sec-websocket-version": "13",
     } | headers
-    lines = [f"{name}: {value}" for name, value in given.items()]
+    lines = [f"{name}: {value}" for name, value in header_fields.items()]
     key = "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA=="
     reader, writer = await asyncio.open_connection(*where.split(":"))
     writer.write("\r\n".join(["GET /v1/responses HTTP/1.1", key, *lines, "", ""]).encode())
@@ -408,10 +415,10 @@ async def handshake(where: str, headers: dict[str, str]) -> int:
 async def test_websocket_connection_limit_returns_503():
     async with run_server(ANSWER, options=ServingOptions(max_sockets=1)) as where:
         async with connect(f"ws://{where}/v1/responses"):
-            with pytest.raises(InvalidStatus) as refused:
+            with pytest.raises(InvalidStatus) as rejected:
                 async with connect(f"ws://{where}/v1/responses"):
                     pass
-            assert refused.value.response.status_code == 503
+            assert rejected.value.response.status_code == 503
         with pytest.raises(InvalidStatus):
             async with connect(f"ws://{where}/v1/chat/completions"):
                 pass

@@ -1,3 +1,3 @@
-"""Readers of logs of measured requests: bytes in, a `MeasuredLog` out. `tools.read_any`
-reads every format.
+"""Readers of logs of measured requests: bytes in, a `MeasuredLog` out.
+`log_reader.read_any` reads every format.
 """

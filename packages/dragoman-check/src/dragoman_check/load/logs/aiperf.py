@@ -1,4 +1,6 @@
-"""AIPerf's profile_export.jsonl (0.2 and later: one record per request, `--export-level records`, the default)."""
+"""AIPerf's profile_export.jsonl (0.2 and later: one record per request, `--export-level
+records`, the default).
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,6 @@ from ..request_timing import Timing
 from .measured_log import LogError, MeasuredLog, build_log
 
 _AIPERF = "aiperf"
-
-
 _SECONDS_PER_UNIT = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
 

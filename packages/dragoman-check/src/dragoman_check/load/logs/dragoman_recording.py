@@ -1,4 +1,6 @@
-"""Recordings of `dragoman record`, of which only streamed chats and completions are read."""
+"""Recordings of `dragoman record`, of which only streamed chats and completions are
+read.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,6 @@ from .measured_log import LogError, MeasuredLog, build_log, join_logs
 from .stream_timings import StreamTimings
 
 _RECORDING = "recording"
-
-
 _RECORDED_PATHS = ("/chat/completions", "/completions")
 
 

@@ -1,4 +1,6 @@
-"""GenAI-Perf's profile export (0.0.8 and later: `--profile-export-file my.json`, streamed chat or completions)."""
+"""GenAI-Perf's profile export (0.0.8 and later: `--profile-export-file my.json`,
+streamed chat or completions).
+"""
 
 from __future__ import annotations
 

@@ -24,25 +24,62 @@ from .measured_log import LogError, MeasuredLog, build_log
 COLUMN_NAMES: Mapping[str, tuple[str, ...]] = {
     "id": ("id", "request_id", "req_id"),
     "arrival": (
-        "arrival", "arrival_time", "start", "start_time", "request_start", "request_start_time", "sent", "send_time",
-        "submit_time", "timestamp",
+        "arrival",
+        "arrival_time",
+        "start",
+        "start_time",
+        "request_start",
+        "request_start_time",
+        "sent",
+        "send_time",
+        "submit_time",
+        "timestamp",
     ),
     "scheduled": ("scheduled", "scheduled_time"),
     "first": ("first_token", "first_token_time", "first_token_at"),
-    "last": ("last_token", "last_token_time", "end", "end_time", "finish_time", "request_end", "request_end_time"),
+    "last": (
+        "last_token",
+        "last_token_time",
+        "end",
+        "end_time",
+        "finish_time",
+        "request_end",
+        "request_end_time",
+    ),
     "ttft": ("ttft", "time_to_first_token"),
-    "latency": ("latency", "e2e", "e2el", "e2e_latency", "request_latency", "total_latency", "duration", "total_time"),
+    "latency": (
+        "latency",
+        "e2e",
+        "e2el",
+        "e2e_latency",
+        "request_latency",
+        "total_latency",
+        "duration",
+        "total_time",
+    ),
     "tpot": ("tpot", "time_per_output_token"),
     "input": (
-        "input_tokens", "prompt_tokens", "num_prompt_tokens", "input_len", "prompt_len", "input_length", "isl",
+        "input_tokens",
+        "prompt_tokens",
+        "num_prompt_tokens",
+        "input_len",
+        "prompt_len",
+        "input_length",
+        "isl",
         "input_sequence_length",
     ),
     "output": (
-        "output_tokens", "completion_tokens", "num_output_tokens", "generated_tokens", "output_len", "output_length",
-        "osl", "output_sequence_length",
+        "output_tokens",
+        "completion_tokens",
+        "num_output_tokens",
+        "generated_tokens",
+        "output_len",
+        "output_length",
+        "osl",
+        "output_sequence_length",
     ),
     "error": ("error",),
-}  # fmt: skip
+}
 # Seconds per unit.
 UNITS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 FORMAT = "table"
@@ -134,8 +171,12 @@ def _build_table_log(
                 columns.setdefault(quantity, (column, column_unit))
     missing: list[str] = []
     for quantity, alternatives in (
-        ("arrival", ()), ("first", ("ttft",)), ("last", ("latency", "tpot")), ("input", ()), ("output", ()),
-    ):  # fmt: skip
+        ("arrival", ()),
+        ("first", ("ttft",)),
+        ("last", ("latency", "tpot")),
+        ("input", ()),
+        ("output", ()),
+    ):
         if columns.keys().isdisjoint((quantity, *alternatives)):
             names = [
                 name
@@ -145,9 +186,9 @@ def _build_table_log(
             missing.append(f"no {quantity} ({', '.join(names)})")
     if missing:
         raise LogError(f"{format}: the columns {', '.join(rows[0])} have {'; '.join(missing)}")
-    answered = [row for row in rows if "error" not in columns or not row.get(columns["error"][0])]
-    timings = [_build_timing(row, number, columns, unit) for number, row in enumerate(answered)]
-    return build_log(format, timings, skipped=len(rows) - len(answered), extra=extra)
+    successful = [row for row in rows if "error" not in columns or not row.get(columns["error"][0])]
+    timings = [_build_timing(row, number, columns, unit) for number, row in enumerate(successful)]
+    return build_log(format, timings, skipped=len(rows) - len(successful), extra=extra)
 
 
 def _build_timing(

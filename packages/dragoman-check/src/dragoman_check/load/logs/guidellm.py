@@ -1,4 +1,6 @@
-"""GuideLLM's benchmarks.json (0.2 and later: `guidellm benchmark ... --output-path benchmarks.json`)."""
+"""GuideLLM's benchmarks.json (0.2 and later: `guidellm benchmark ... --output-path
+benchmarks.json`).
+"""
 
 from __future__ import annotations
 

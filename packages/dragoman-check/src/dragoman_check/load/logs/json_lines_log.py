@@ -1,6 +1,8 @@
-"""The log of `dragoman bench`: JSON Lines with the fields of a trace and the request's times.
+"""The log of `dragoman bench`: JSON Lines with the fields of a trace and the request's
+times.
 
-`first_token_s`, `last_token_s` and optionally `scheduled_s` are on the same clock as `arrival_s`.
+`first_token_s`, `last_token_s` and optionally `scheduled_s` are on the same clock as
+`arrival_s`.
 """
 
 from __future__ import annotations
@@ -9,9 +11,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dragoman_check.load.request_timing import Timing
-from dragoman_check.load.trace_file import read_workload
-from dragoman_check.load.workload import WorkloadError, WorkloadRequest
+from ..request_timing import Timing
+from ..trace_file import read_workload
+from ..workload import WorkloadError, WorkloadRequest
 
 
 def read_log(lines: Iterable[str | bytes]) -> tuple[list[WorkloadRequest], list[Timing]]:

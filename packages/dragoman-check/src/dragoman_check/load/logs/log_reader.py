@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from . import generic_table as table
+from . import generic_table
 from .aiperf import is_aiperf, read_aiperf
 from .dragoman_recording import is_recording, read_recording
 from .genai_perf import is_genai_perf, read_genai_perf
@@ -12,27 +12,7 @@ from .guidellm import is_guidellm, read_guidellm
 from .measured_log import LogError, MeasuredLog
 from .vllm_bench import is_vllm_bench, read_vllm_bench
 
-# AIPerf's profile_export.jsonl (0.2 and later: one record per request, `--export-level
-# records`, the default).
-
-
-# GenAI-Perf's profile export (0.0.8 and later: `--profile-export-file my.json`,
-# streamed chat or completions).
-
-
-# GuideLLM's benchmarks.json (0.2 and later: `guidellm benchmark ... --output-path
-# benchmarks.json`).
-
-
-# The result file of `vllm bench serve --save-result --save-detailed` (vLLM 0.11 and
-# later).
-
-
-# Recordings of `dragoman record`, of which only streamed chats and completions are
-# read.
-
-
-UNITS = tuple(table.UNITS)
+UNITS = tuple(generic_table.UNITS)
 
 _TOOLS = (
     (is_recording, read_recording),
@@ -51,15 +31,15 @@ def read_any(data: bytes, *, unit: str = "s") -> MeasuredLog:
     Raises:
         LogError: the log is invalid, or of an unknown format.
     """
-    if unit not in table.UNITS:
+    if unit not in generic_table.UNITS:
         raise LogError(f"unit {unit!r} is not one of {', '.join(UNITS)}")
-    # Tools' formats first: their files are JSON too, and would be mistaken for tables.
+    # The formats of tools first: their files are JSON too, and would be read as tables.
     for matches_format, read in _TOOLS:
         if matches_format(data):
             return read(data)
     begin = data.lstrip()[:1]
     if begin not in (b"{", b"["):
-        return table.read_csv(data, unit)
+        return generic_table.read_csv(data, unit)
     if begin == b"{":
         first_line, _, further_lines = data.lstrip().partition(b"\n")
         try:
@@ -74,8 +54,8 @@ def read_any(data: bytes, *, unit: str = "s") -> MeasuredLog:
             further_lines.strip()
             or not any(isinstance(value, list) for value in first_row.values())
         ):
-            return table.read_json_lines(data, unit)
+            return generic_table.read_json_lines(data, unit)
     try:
-        return table.read_json(data, unit)
+        return generic_table.read_json(data, unit)
     except msgspec.MsgspecError as error:
         raise LogError(f"this is not valid JSON: {error}") from None

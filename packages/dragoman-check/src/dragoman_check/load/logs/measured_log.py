@@ -1,4 +1,6 @@
-"""The common format of a log: requests and their times, on one clock that starts at the first arrival."""
+"""The common format of a log: requests and their times, on one clock that starts at the
+first arrival.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The result file of `vllm bench serve --save-result --save-detailed` (vLLM 0.11 and later)."""
+"""The result file of `vllm bench serve --save-result --save-detailed` (vLLM 0.11 and
+later).
+"""
 
 from __future__ import annotations
 

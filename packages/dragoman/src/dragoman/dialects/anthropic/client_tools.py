@@ -136,13 +136,15 @@ def _build_editor(tool: AnthropicWireTool) -> FunctionTool:
 
 
 _ACTIONS_2024 = (
-    "key", "type", "mouse_move", "left_click", "left_click_drag", "right_click", "middle_click", "double_click",
+    "key", "type", "mouse_move", "left_click", "left_click_drag", "right_click", "middle_click",
+    "double_click",
     "screenshot", "cursor_position",
 )  # fmt: skip
 
 
 _ACTIONS_2025 = (
-    *_ACTIONS_2024, "left_mouse_down", "left_mouse_up", "scroll", "hold_key", "wait", "triple_click",
+    *_ACTIONS_2024, "left_mouse_down", "left_mouse_up", "scroll", "hold_key", "wait",
+    "triple_click",
 )  # fmt: skip
 
 

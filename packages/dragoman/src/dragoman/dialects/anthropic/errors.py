@@ -44,7 +44,8 @@ MESSAGES_NAMES = FieldNames(
     (r"(tools\[\d+\])\.function\.parameters", r"\1.input_schema"),
 )
 _INDEX = re.compile(r"\[(\d+)\]")
-# The beginnings of messages of `dialects.body`, which Anthropic words differently.
+# The beginnings of messages of `dialects.request_body`, which Anthropic words
+# differently.
 _MISSING = re.compile(r"Missing required parameter: '[^']*'\.(.*)", re.DOTALL)
 _INVALID = re.compile(r"Invalid (?:type|value) for '[^']*': (.*)", re.DOTALL)
 

@@ -1,4 +1,6 @@
-"""Parses messages with the system prompt into the turns of a `core.request.Conversation`."""
+"""Parses messages with the system prompt into the turns of a
+`core.request.Conversation`.
+"""
 
 from __future__ import annotations
 

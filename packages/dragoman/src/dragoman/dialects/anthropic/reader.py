@@ -1,4 +1,6 @@
-"""Parses a Messages body into a GenerationCall, or a count_tokens body into a CountCall."""
+"""Parses a Messages body into a GenerationCall, or a count_tokens body into a
+CountCall.
+"""
 
 from __future__ import annotations
 

@@ -160,7 +160,8 @@ class PingEvent(Struct, frozen=True, tag_field="type", tag="ping"):
 
 
 MESSAGE_EVENTS = (
-    MessageStart, ContentBlockStart, ContentBlockDelta, ContentBlockStop, MessageDelta, MessageStop, PingEvent,
+    MessageStart, ContentBlockStart, ContentBlockDelta, ContentBlockStop, MessageDelta,
+    MessageStop, PingEvent,
 )  # fmt: skip
 """The events of a stream, besides `error`, which is the envelope of an error."""
 

@@ -283,7 +283,3 @@ COUNT_TOKENS = ParameterTable(
     (MessagesPromptFields,),
     accept(*_NOT_COUNTED, note="does not change the count"),
 )
-
-
-# The answer and the stream events, for the API description. `writer` serializes them
-# without these structs.

@@ -4,7 +4,7 @@
 
 One block is open at a time: text, thinking that ends with its signature, or a tool call
 with its input. Empty text does not open a block.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -259,7 +259,8 @@ class MessagesWriter:
         )
         content = b",".join(self._render_content(parts, choice))
         return b'{%s,"content":[%s],%s,"usage":{%s,"service_tier":"standard"}%s%s}' % (
-            self._head, content, stop, _render_usage(usage), self._render_edits(reply.applied_edits),
+            self._head, content, stop, _render_usage(usage),
+            self._render_edits(reply.applied_edits),
             encode_field("kv_transfer_params", reply.kv_transfer_params),
         )  # fmt: skip
 
@@ -438,7 +439,7 @@ def _render_usage(usage: Usage) -> bytes:
     # Anthropic's `input_tokens` excludes tokens read from and written to the cache: the
     # prompt has the sum of all three counts. OpenAI's `prompt_tokens` includes them.
     uncached = max(0, usage.prompt - (usage.cached or 0) - (usage.written or 0))
-    counts = b'"input_tokens":%d,"cache_creation_input_tokens":%s,"cache_read_input_tokens":%s,"output_tokens":%d' % (
+    counts = b'"input_tokens":%d,"cache_creation_input_tokens":%s,"cache_read_input_tokens":%s,"output_tokens":%d' % (  # noqa: E501
         uncached, encode_int(usage.written), encode_int(usage.cached), usage.completion,
     )  # fmt: skip
     if usage.reasoning is None:

@@ -1,4 +1,6 @@
-"""Parses the tools of Chat Completions with the tool choice, including the legacy `functions`."""
+"""Parses the tools of Chat Completions with the tool choice, including the legacy
+`functions`.
+"""
 
 from __future__ import annotations
 

@@ -119,7 +119,8 @@ def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, leg
             kind, field = (b"custom", b"input") if call.custom else (b"function", b"arguments")
             entries.append(
                 b'{"id":%s,"type":"%s","%s":{"name":%s,"%s":%s}}' % (
-                    encode_string(call.id), kind, kind, encode_string(call.name), field, encode_string(call.arguments),
+                    encode_string(call.id), kind, kind, encode_string(call.name), field,
+                    encode_string(call.arguments),
                 )
             )  # fmt: skip
         fields.append(b'"tool_calls":[%s]' % b",".join(entries))

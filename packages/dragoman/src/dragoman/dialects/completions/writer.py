@@ -267,7 +267,8 @@ class CompletionsWriter(ChunkWriter):
         state.prompt = None
         logprobs = self._render_logprobs(state.offsets, prompt, scored)
         body = b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
-            choice, encode_string(text), logprobs, reason, self._render_extensions(prompt, tokens, stop),
+            choice, encode_string(text), logprobs, reason, self._render_extensions(prompt, tokens,
+            stop),
         )  # fmt: skip
         return self._envelope.render_chunk(
             body, None if self._counter is None else self._counter.usage, extra

@@ -258,7 +258,3 @@ def _build_details(card: OllamaModelCard) -> OllamaModelDetails:
             else f"{count / divisor:.{digits}f}{unit}"
         )
     return OllamaModelDetails("", card.format, card.architecture, families, size, card.quantization)
-
-
-# The schemas of responses and stream lines, for the API description. `writer`
-# serializes them without these structs.

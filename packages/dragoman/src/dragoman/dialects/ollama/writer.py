@@ -1,10 +1,11 @@
-"""Renders answers of Ollama's /api/chat or /api/generate, as JSON lines or as one object.
+"""Renders answers of Ollama's /api/chat or /api/generate, as JSON lines or as one
+object.
 
     the stream:  chunk*  last        one line each; texts are pieces, calls are complete; `done` is true in the last
 
 The full object is the last line with all texts, calls and logprobs. An error is a line
 of its own.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -244,7 +245,8 @@ class OllamaWriter(LineFraming):
             b'"prompt_eval_count":%d,"prompt_eval_duration":%d,"eval_count":%d,"eval_duration":%d}\n'
         ) % (
             self._render_head(), message, reason, context, self._take_logprobs(),
-            timings.total, timings.load, usage.prompt, timings.prompt_eval, usage.completion, timings.eval,
+            timings.total, timings.load, usage.prompt, timings.prompt_eval, usage.completion,
+            timings.eval,
         )  # fmt: skip
 
     def _render_head(self) -> bytes:

@@ -1,4 +1,5 @@
-"""Translates calls of client tools, those that OpenAI defines, between items and arguments.
+"""Translates calls of client tools, those that OpenAI defines, between items and
+arguments.
 
 A call comes back as an item of its own type. The shapes are those of openai-python 3.54
 (`openai.types.responses`).
@@ -207,11 +208,10 @@ def _render_search(arguments: bytes) -> CallFields:
     return CallFields(b'"execution":"client","arguments":' + encode_json(fields))
 
 
-# Calls: items to arguments. What the client replays is not validated further: it ran it
-#     already.
-
-
 def _read_field(raw: Raw, path: str) -> object:
+    """Return a field of a call that the client replays. It is not validated further:
+    the client has already run the call.
+    """
     value = read_json_value(raw, path)
     if not isinstance(value, dict | list):
         raise (

@@ -46,7 +46,8 @@ def render_error_fields(error: DragomanError) -> bytes:
     nested = render_responses_error(error).removeprefix(b'{"error":')[:-1]
     flat = msgspec.json.decode(nested, type=_FlatError)
     return b'"code":%s,"message":%s,"param":%s,"error":%s' % (
-        encode_string_or_null(flat.code), encode_string(flat.message), encode_string_or_null(flat.param), nested,
+        encode_string_or_null(flat.code), encode_string(flat.message),
+        encode_string_or_null(flat.param), nested,
     )  # fmt: skip
 
 

@@ -223,10 +223,14 @@ class Compacting(_ItemEvent, frozen=True, tag_field="type", tag="response.compac
 
 
 RESPONSE_EVENTS = (
-    ResponseCreated, ResponseQueued, ResponseInProgress, ResponseCompleted, ResponseIncomplete, ResponseFailed,
-    ResponseError, OutputItemAdded, OutputItemDone, ContentPartAdded, ContentPartDone, OutputTextDelta, OutputTextDone,
-    RefusalTextDelta, RefusalTextDone, ReasoningTextDelta, ReasoningTextDone, SummaryPartAdded, SummaryPartDone,
-    SummaryTextDelta, SummaryTextDone, ArgumentsDelta, ArgumentsDone, CustomInputDelta, CustomInputDone,
+    ResponseCreated, ResponseQueued, ResponseInProgress, ResponseCompleted, ResponseIncomplete,
+    ResponseFailed,
+    ResponseError, OutputItemAdded, OutputItemDone, ContentPartAdded, ContentPartDone,
+    OutputTextDelta, OutputTextDone,
+    RefusalTextDelta, RefusalTextDone, ReasoningTextDelta, ReasoningTextDone, SummaryPartAdded,
+    SummaryPartDone,
+    SummaryTextDelta, SummaryTextDone, ArgumentsDelta, ArgumentsDone, CustomInputDelta,
+    CustomInputDone,
     ShellCommandAdded, ShellCommandDelta, ShellCommandDone, Compacting,
 )  # fmt: skip
 """All events of streams and WebSockets."""

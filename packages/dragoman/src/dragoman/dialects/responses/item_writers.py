@@ -1,4 +1,5 @@
-"""The writers of one output item: its opening, delta and closing events, its final JSON.
+"""The writers of one output item: its opening, delta and closing events, its final
+JSON.
 
 Each kind renders its own events. An event is its name and its fields after
 `sequence_number`; ResponsesWriter adds the number.

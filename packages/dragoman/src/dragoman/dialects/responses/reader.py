@@ -20,8 +20,7 @@ from ...core.request import (
 )
 from ..chunk_envelope import ResponseId
 from ..constraint_fields import read_schema, read_structured_outputs, require_at_most_one
-from ..field_errors import abbreviate as quote
-from ..field_errors import check_one_of, invalid_value, missing_parameter
+from ..field_errors import abbreviate, check_one_of, invalid_value, missing_parameter
 from ..generation_fields import (
     check_metadata,
     check_service_tier,
@@ -58,8 +57,8 @@ from .wire import (
     ResponsesBody,
     TextOptions,
     WireItem,
+    minify,
 )
-from .wire import minify as compacted_json
 
 FORMATS = ("text", "json_object", "json_schema")
 LOGPROBS = "message.output_text.logprobs"
@@ -199,7 +198,7 @@ def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
     ):
         warnings.append("text.verbosity is ignored; ask for the desired length in the prompt")
     warnings.extend(
-        f"include: {quote(name)} is not supported"
+        f"include: {abbreviate(name)} is not supported"
         for name in body.include or ()
         if name not in INCLUDABLE
     )
@@ -403,9 +402,9 @@ def _render_echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> bytes
         rendered_format = b'{"type":%s}' % encode_string("text" if format is None else format.type)
     else:
         # All keys are present, as Open Responses requires.
-        rendered_format = b'{"type":"json_schema","name":%s,"description":%s,"schema":%s,"strict":%s}' % (
+        rendered_format = b'{"type":"json_schema","name":%s,"description":%s,"schema":%s,"strict":%s}' % (  # noqa: E501
             encode_string(format.name or "response"), encode_string_or_null(format.description),
-            compacted_json(format.schema), encode_bool(bool(format.strict)),
+            minify(format.schema), encode_bool(bool(format.strict)),
         )  # fmt: skip
     fields = {
         "instructions": encode_string_or_null(body.instructions),

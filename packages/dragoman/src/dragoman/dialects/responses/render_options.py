@@ -34,7 +34,8 @@ class Echo(Struct, frozen=True, kw_only=True):
         # The schemas require all of these keys but `conversation`, which is absent
         # rather than null.
         return b'"previous_response_id":%s,"store":%s,"background":%s%s,%s' % (
-            encode_string_or_null(self.previous_response_id), encode_bool(self.store), encode_bool(self.background),
+            encode_string_or_null(self.previous_response_id), encode_bool(self.store),
+            encode_bool(self.background),
             conversation, self.rest,
         )  # fmt: skip
 

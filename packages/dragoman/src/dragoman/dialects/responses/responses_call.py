@@ -1,4 +1,6 @@
-"""A parsed Responses body, with its interface for stateful code: stores, conversations, keys."""
+"""A parsed Responses body, with its interface for stateful code: stores, conversations,
+keys.
+"""
 
 from __future__ import annotations
 
@@ -88,8 +90,9 @@ class CompactResponseWriter(CompactionWriter):
 
     def render_full(self, reply: Reply) -> bytes:
         output = b",".join((*self._user_items, *self._render_output(reply.choices[0])))
-        return b'{"id":%s,"object":"response.compaction","created_at":%d,"output":[%s],"usage":%s}' % (
-            encode_string(self._header.id), self._header.created, output, item_writers.render_usage(reply.usage),
+        return b'{"id":%s,"object":"response.compaction","created_at":%d,"output":[%s],"usage":%s}' % (  # noqa: E501
+            encode_string(self._header.id), self._header.created, output,
+            item_writers.render_usage(reply.usage),
         )  # fmt: skip
 
 

@@ -48,16 +48,4 @@ def encode_events(events: Sequence[StoredEvent]) -> bytes:
 
 def read_events(body: bytes) -> list[StoredEvent]:
     """Decode an entry's body."""
-    # Before 0.2 an entry contained server-sent events as text. Support for it can be
-    # removed in 0.3.
-    if body.startswith(b"event:"):
-        datas = [event.partition(b"\ndata: ")[2] for event in body.split(b"\n\n")[:-1]]
-        heads = [msgspec.json.decode(data, type=_EventHead) for data in datas]
-        pairs = zip(heads, datas, strict=True)
-        return [StoredEvent(head.sequence_number, head.type, Raw(data)) for head, data in pairs]
     return msgspec.json.decode(body, type=list[StoredEvent])
-
-
-class _EventHead(Struct, frozen=True):
-    type: str
-    sequence_number: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import Raw, Struct
 
 from ...core.errors import DragomanError
 from .errors import render_error_fields, render_failure
@@ -51,8 +51,6 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
     conversation: str | None = None
     upto: int | None = None
     sampled_ids: tuple[int, ...] = ()
-    # The name of `sampled_ids` before 0.2. Support for it can be removed in 0.3.
-    former_sampled_ids: tuple[int, ...] | UnsetType = field(default=UNSET, name="said")
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
@@ -69,12 +67,7 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
 
 
 def read_stored_response(body: bytes) -> StoredResponse:
-    stored = msgspec.json.decode(body, type=StoredResponse)
-    if stored.former_sampled_ids is UNSET:
-        return stored
-    return msgspec.structs.replace(
-        stored, sampled_ids=stored.former_sampled_ids, former_sampled_ids=UNSET
-    )
+    return msgspec.json.decode(body, type=StoredResponse)
 
 
 def to_raw(items: Sequence[bytes]) -> tuple[Raw, ...]:

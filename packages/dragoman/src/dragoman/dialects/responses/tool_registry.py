@@ -64,7 +64,8 @@ class ResponsesToolRegistry:
         receives its warnings.
         """
         copied = copy(self)
-        copied._tools, copied._qualified_names = self._tools.copy(), self._qualified_names.copy()
+        copied._tools = self._tools.copy()
+        copied._qualified_names = self._qualified_names.copy()
         copied._names_in_groups = {
             name: names.copy() for name, names in self._names_in_groups.items()
         }
@@ -361,7 +362,8 @@ def _render_tool(tool: ResponsesWireTool, name: str) -> bytes:
         )  # fmt: skip
     strict = b"null" if tool.strict is None else b"true" if tool.strict else b"false"
     return b'{"type":"function","name":%s,"description":%s,"parameters":%s,"strict":%s}' % (
-        encode_string(name), encode_string_or_null(tool.description), minify(tool.parameters), strict,
+        encode_string(name), encode_string_or_null(tool.description), minify(tool.parameters),
+        strict,
     )  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""Joins parsed items into messages: those that one answer produced become one turn again."""
+"""Joins parsed items into messages: those that one answer produced become one turn
+again.
+"""
 
 from __future__ import annotations
 

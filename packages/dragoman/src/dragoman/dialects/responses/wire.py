@@ -1,8 +1,8 @@
 """The structs of a Responses body, and the table of its parameters: which are supported
 and how.
 
-Only shapes and bounds are checked here; `items`, `tools` and `reader` interpret the
-values.
+Only shapes and bounds are checked here; `item_reader`, `tool_registry` and `reader`
+interpret the values.
 """
 
 from __future__ import annotations

@@ -380,8 +380,9 @@ class ResponsesWriter:
             else b"null"
         )
         counts = b"null" if usage is None else item_writers.render_usage(usage)
-        return b'%s%s","completed_at":%s,"error":%s,"incomplete_details":%s,"model":%s,"output":[%s],"usage":%s,%s}' % (
-            self._head, status, completed, error, incomplete_details, self._model, b",".join(items), counts,
+        return b'%s%s","completed_at":%s,"error":%s,"incomplete_details":%s,"model":%s,"output":[%s],"usage":%s,%s}' % (  # noqa: E501
+            self._head, status, completed, error, incomplete_details, self._model,
+            b",".join(items), counts,
             self._echo_fields,
         )  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""The structs of TGI's or LightLLM's request bodies, with the support of every parameter.
+"""The structs of TGI's or LightLLM's request bodies, with the support of every
+parameter.
 
 Only shapes and bounds are checked here; the reader interprets the values.
 """

@@ -5,7 +5,7 @@ the stream:  one event for each token; the last one has the full text and the fi
 Events contain the fields of both: TGI's `index`, `top_tokens` and `details`, LightLLM's
 counts, `finished` and `finish_reason`. In full responses the type of `generated_text`
 differs, so one format must be chosen.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Renders a chat request as a body of /inference/v1/generate, which yields the same tokens.
+"""Renders a chat request as a body of /inference/v1/generate, which yields the same
+tokens.
 
 vLLM's /v1/chat/completions/render.
 """

@@ -1,8 +1,8 @@
 """The pool of KV cache blocks with its prefix cache, by vLLM's rules.
 
-It handles block numbers only and does no I/O. A full block is identified by the hash of its tokens and of all tokens
-before them. A free block keeps its contents and its hash until it is reallocated; the least recently used block is
-evicted first.
+It handles block numbers only and does no I/O. A full block is identified by the hash of
+its tokens and of all tokens before them. A free block keeps its contents and its hash
+until it is reallocated; the least recently used block is evicted first.
 """
 
 from __future__ import annotations

@@ -61,7 +61,9 @@ class ControlledEngine(Protocol):
 
 
 class BatchingControl:
-    """Implements `core.control.EngineControl` and `core.control.SucceedingTrainable`."""
+    """Implements `core.engine_control.EngineControl` and
+    `core.weight_updates.SucceedingTrainable`.
+    """
 
     def __init__(self, engine: ControlledEngine, model: Model) -> None:
         self._engine = engine

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import abc
 from collections.abc import Callable
-from collections.abc import Sequence as Tokens
 from contextlib import suppress
 from functools import partial
 
@@ -74,7 +74,7 @@ class _KeyedSequence(ActiveSequence):
 
 
 class BatchingEngine:
-    """A `core.engine.TokenEngine` with continuous batching on its own thread.
+    """A `core.token_engine.TokenEngine` with continuous batching on its own thread.
 
     A step that raises fails the sequences in it; the engine goes on. A request with
     prompt_logprobs does not read the prefix cache.
@@ -227,7 +227,7 @@ class BatchingEngine:
             step_seconds, now - max(worker.last_step_at, self._busy_since) if has_work else 0.0
         )
 
-    def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
+    def count_cached_tokens(self, prompt: abc.Sequence[int], cache_salt: str) -> int:
         """See `PrefixCache.count_cached_tokens`."""
         return 0 if self._worker is None else self._worker.count_cached_tokens(prompt, cache_salt)
 
@@ -308,7 +308,8 @@ class BatchingEngine:
 
     def set_paused(self, *, paused: bool) -> None:
         """Pause or resume steps, effective from the next step."""
-        self._paused, self._busy_since = paused, self._clock()
+        self._paused = paused
+        self._busy_since = self._clock()
         if self._worker is not None:
             self._worker.submit(Pause(paused))
 

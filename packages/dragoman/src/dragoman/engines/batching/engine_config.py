@@ -1,4 +1,6 @@
-"""The size of a batching engine: its limits and timeouts, with the operator's overrides."""
+"""The size of a batching engine: its limits and timeouts, with the operator's
+overrides.
+"""
 
 from __future__ import annotations
 

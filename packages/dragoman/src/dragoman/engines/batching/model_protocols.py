@@ -164,7 +164,8 @@ class Model(Protocol):
 def place_images(
     prompt: Sequence[int], token: int, images: Sequence[PreparedImage], counts: Sequence[int]
 ) -> tuple[PromptImage, ...]:
-    """Find the span of every image; implements `core.images.ImageProcessor.locate`.
+    """Find the span of every image; implements
+    `core.prompt_images.ImageProcessor.locate`.
 
     token: the image placeholder id, which has no other use.
     counts: placeholder tokens of each image.

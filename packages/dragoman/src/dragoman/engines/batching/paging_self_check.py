@@ -7,8 +7,8 @@ paged, and with results that depend on the other sequences of a batch.
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Callable
-from collections.abc import Sequence as Tokens
 from itertools import pairwise, zip_longest
 
 import numpy as np
@@ -56,7 +56,7 @@ def build_trial_prompts(vocab: int, max_positions: int) -> tuple[list[int], list
 def check_paging(
     model: Model,
     build_runner: Callable[[int, int], Runner],
-    expected: Tokens[Floats],
+    expected: abc.Sequence[Floats],
     *,
     kind: str,
     tolerance: float,
@@ -115,7 +115,8 @@ class _Trial:
         self._model = model
         self.num_blocks = 1
         short, long = build_trial_prompts(model.vocab, model.max_positions)
-        self._short, self._long = self._build_sequence(short), self._build_sequence(long)
+        self._short = self._build_sequence(short)
+        self._long = self._build_sequence(long)
         if model.has_state:
             self._short.state_slot, self._long.state_slot = _SLOTS
         num_cached = min(_NUM_CACHED_BLOCKS, (len(long) - 1) // BLOCK_SIZE)
@@ -123,7 +124,7 @@ class _Trial:
         self._next_long = self._build_sequence(long, self._long.blocks[:num_cached])
         self._num_cached_tokens = num_cached * BLOCK_SIZE
 
-    def _build_sequence(self, prompt: list[int], shared: Tokens[int] = ()) -> Sequence:
+    def _build_sequence(self, prompt: list[int], shared: abc.Sequence[int] = ()) -> Sequence:
         request = TokenRequest(id="trial", prompt=tuple(prompt), max_tokens=1, prompt_logprobs=0)
         sequence = Sequence(
             0,

@@ -224,8 +224,8 @@ _WORTHWHILE = 0.9
 
 
 class NumpySampledRows:
-    """Implements `model.SampledRows`: samples from [n, vocab] logits, which are not
-    modified.
+    """Implements `model_protocols.SampledRows`: samples from [n, vocab] logits, which
+    are not modified.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ scheduler.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence as Tokens
+from collections import abc
 from itertools import takewhile
 from typing import Protocol
 
@@ -60,7 +60,7 @@ class BlockStore(Protocol):
 
     def contains(self, block_hash: bytes) -> bool: ...
 
-    def load(self, hashes: Tokens[bytes]) -> list[bytes]:
+    def load(self, hashes: abc.Sequence[bytes]) -> list[bytes]:
         """Load the contents of the longest stored prefix of these blocks."""
         ...
 
@@ -179,7 +179,7 @@ class Scheduler:
         """Stop reading and writing the block store."""
         self._store = None
 
-    def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
+    def count_cached_tokens(self, prompt: abc.Sequence[int], cache_salt: str) -> int:
         """Count the prompt tokens that are in the cache now. May be called on any
         thread: it only reads.
         """

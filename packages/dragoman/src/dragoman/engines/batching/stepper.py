@@ -1,4 +1,6 @@
-"""The engine's steps, without a thread: every call of `step` computes one step for all running sequences."""
+"""The engine's steps, without a thread: every call of `step` computes one step for all
+running sequences.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The thread that runs the engine's steps: it takes commands from a queue and passes outputs to a callback.
+"""The thread that runs the engine's steps: it takes commands from a queue and passes
+outputs to a callback.
 
 No lock is held during a step, so submitting a command never blocks.
 """
@@ -7,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
+from collections import abc, deque
 from collections.abc import Callable
-from collections.abc import Sequence as Tokens
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,10 +21,6 @@ from ...core.token_engine import (
 from .model_protocols import VisionRunner
 from .sequence import Sequence
 from .stepper import SequenceOutput, Stepper
-
-# Steps, without the thread: every call of `step` computes one step for all running
-# sequences.
-
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +107,7 @@ class Worker:
         self._commands.append(command)
         self._wake.set()
 
-    def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
+    def count_cached_tokens(self, prompt: abc.Sequence[int], cache_salt: str) -> int:
         """See `core.engine.PrefixCache`. May be called on any thread."""
         return self._stepper.scheduler.count_cached_tokens(prompt, cache_salt)
 

@@ -1,7 +1,9 @@
-"""The llama.cpp process: `python -m dragoman.engines.llamacpp.child`, with its settings as JSON on standard input.
+"""The llama.cpp process: `python -m dragoman.engines.llamacpp.child`, with its settings
+as JSON on standard input.
 
-It is a separate process because llama.cpp aborts its process on internal errors. It runs while its standard input is
-open, and prints one line when the model is loaded. Requests arrive at a Unix socket.
+It is a separate process because llama.cpp aborts its process on internal errors. It
+runs while its standard input is open, and prints one line when the model is loaded.
+Requests arrive at a Unix socket.
 """
 
 from __future__ import annotations
@@ -22,13 +24,6 @@ from numpy.typing import NDArray
 
 from .process import READY, LaunchSettings
 
-# Returning zeroed memory to the system, on Linux only: llama.cpp clears its whole KV
-# cache at load time, which makes it resident.
-#
-# A private anonymous page that is all zeros reads as zeros again after it was returned
-# to the system, so the process is not affected. The KV cache then takes only as much
-# memory as sequences have filled.
-
 _MIN_MAPPING_BYTES = 16 << 20
 """Smaller mappings are heaps and stacks, which other threads write at any time."""
 _CHUNK_BYTES = 1 << 20
@@ -40,9 +35,12 @@ _MEMORY = Path("/proc/self/mem")
 
 def return_untouched_memory() -> int:
     """Return the zero pages of large mappings to the system, and the number of bytes as
-    the result.
+    the result; 0 where the system does not support it.
 
-    The result is 0 where the system does not support it.
+    llama.cpp clears its whole KV cache at load time, which makes it resident. A private
+    anonymous page that is all zeros reads as zeros again after it was returned to the
+    system, so the process is not affected, and the KV cache takes only as much memory
+    as sequences have filled.
 
     No other thread may write to a large mapping meanwhile: call it before the first
     request. Nor may Python's own objects be in one: `CHILD_VARIABLES` keep them on the
@@ -82,16 +80,14 @@ def main() -> int:
     # Settings arrive on stdin, so that they stay out of the process list.
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=LaunchSettings)
     if launch.marker:
-        os.environ["LLAMA_MEDIA_MARKER"] = (
-            launch.marker
-        )  # llama.cpp reads the marker only from the environment
+        os.environ["LLAMA_MEDIA_MARKER"] = launch.marker
     try:
         xllamacpp: Any = import_module("xllamacpp")
     except ImportError as error:
-        print(
-            f"{error}; this engine needs `pip install '.[llamacpp]'` in the clone of Dragoman",
+        print(  # noqa: T201 - its report
+            f"{error}; this engine needs `pip install 'dragoman[llamacpp]'`",
             file=sys.stderr,
-        )  # noqa: T201 - its report
+        )
         return 1
     try:
         server = xllamacpp.Server(build_parameters(xllamacpp, launch))

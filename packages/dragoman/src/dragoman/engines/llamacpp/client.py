@@ -22,10 +22,6 @@ from .wire import (
     decode_chunk,
 )
 
-# Wire types of llama.cpp's API (tools/server/README.md, `POST /completion`), as far as
-# used.
-
-
 ChunkReceiver = Callable[[CompletionChunk], bool]
 """Receives an event of a completion, and returns whether it wants more."""
 

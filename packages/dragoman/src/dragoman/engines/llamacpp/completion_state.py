@@ -1,4 +1,6 @@
-"""The state of one sequence over llama.cpp completions: builds requests, processes events. Does no I/O."""
+"""The state of one sequence over llama.cpp completions: builds requests, processes
+events. Does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +23,6 @@ from .prompt_logprobs import PromptScorer, build_logprob
 from .token_filter import FORCING_BIAS, Bias, PromptPenaltyBias, TokenFilter
 from .token_text import TokenText
 from .wire import SAMPLERS, CompletionBody, CompletionChunk, ScoredToken
-
-# Prompt logprobs. llama.cpp reports logprobs of generated tokens only, so it is made to
-# generate the prompt's tokens.
-#
-# A grammar of token ids allows only the prompt's next tokens; the logprobs that
-# llama.cpp reports are the model's own, before any grammar. One completion computes
-# many tokens. It reports no logprob for a token that ends within a character, and may
-# not follow a grammar to its end: then a completion of one token lists the whole
-# vocabulary.
-
-
-# Grammars for llama.cpp: every end token of the vocabulary may follow a complete
-# answer.
-#
-# llguidance in llama.cpp has a single end token, which llama.cpp guesses from names if
-# the file declares none. A model that ends its turns with another token could never
-# stop, so the grammar itself allows all end tokens.
-
 
 _MAX_SEED = 2**32 - 1
 """Exclusive maximum: llama.cpp's LLAMA_DEFAULT_SEED, 2**32 - 1, stands for a random

@@ -8,7 +8,6 @@ import random
 import time
 from bisect import insort
 from collections.abc import Callable, Sequence
-from collections.abc import Sequence as Tokens
 from functools import partial
 
 import msgspec
@@ -26,10 +25,6 @@ from .server_lifecycle import LlamaCppConnection
 from .token_text import TokenText
 from .wire import CompletionChunk
 
-# Slot assignment: a prompt gets the llama.cpp slot with the longest common prefix.
-#
-# A slot caches its last sequence. Only requests with the same salt may reuse it.
-
 
 def build_cache_keys(tokens: tuple[int, ...], images: Sequence[PromptImage]) -> tuple[int, ...]:
     """Build cache keys that are equal only for equal images: image positions get
@@ -44,7 +39,11 @@ def build_cache_keys(tokens: tuple[int, ...], images: Sequence[PromptImage]) -> 
 
 
 class SlotPool:
-    """A pool of slots, initially free and empty."""
+    """Assigns a prompt the llama.cpp slot with the longest common prefix.
+
+    A slot caches its last sequence. Only requests with the same salt may reuse it.
+    Slots are initially free and empty.
+    """
 
     def __init__(self, count: int, *, caching: bool = True) -> None:
         self._caching = caching
@@ -182,8 +181,8 @@ class _QueuedSequence(ActiveSequence):
 
 
 class LlamaCppEngine:
-    """A `core.engine.TokenEngine` over a llama.cpp process, which may be running before
-    the engine is started.
+    """A `core.token_engine.TokenEngine` over a llama.cpp process, which may be running
+    before the engine is started.
 
     Sequences queue here and get a slot each. When their tokens exceed the context, the
     one of lowest priority is preempted and resumed later, as in vLLM.
@@ -270,7 +269,7 @@ class LlamaCppEngine:
             problem is None, problem, len(self._waiting), len(self._running), failed, usage
         )
 
-    def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
+    def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int:
         """See `PrefixCache.count_cached_tokens`."""
         return self._slots.count_cached_tokens(prompt, cache_salt)
 

@@ -1,7 +1,8 @@
 """A reader of the metadata of GGUF files, without tensors.
 
 Format: magic, version, counts, then key, type and value of each entry
-(https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Every length is checked before it is used.
+(https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Every length is checked
+before it is used.
 """
 
 from __future__ import annotations
@@ -156,7 +157,8 @@ class _Reader:
             raise EngineError(
                 f"{self._path} has version {version} of GGUF; {_VERSIONS} are supported"
             )
-        self._n_tensors, count = int(self._unpack("Q")), self._unpack("Q")
+        self._n_tensors = int(self._unpack("Q"))
+        count = self._unpack("Q")
         values: dict[str, Value] = {}
         for _ in range(int(count)):
             key = self._read_string()

@@ -1,6 +1,7 @@
 """Prompts with images, as text: llama.cpp accepts them only as text with markers.
 
-Token ids are converted to such text; a text that llama.cpp tokenizes to other ids is rejected.
+Token ids are converted to such text; a text that llama.cpp tokenizes to other ids is
+rejected.
 """
 
 from __future__ import annotations

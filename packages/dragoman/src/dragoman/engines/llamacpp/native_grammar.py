@@ -1,7 +1,9 @@
-"""Grammars for llama.cpp: every end token of the vocabulary may follow a complete answer.
+"""Grammars for llama.cpp: every end token of the vocabulary may follow a complete
+answer.
 
-llguidance in llama.cpp has a single end token, which llama.cpp guesses from names if the file declares none. A model
-that ends its turns with another token could never stop, so the grammar itself allows all end tokens.
+llguidance in llama.cpp has a single end token, which llama.cpp guesses from names if
+the file declares none. A model that ends its turns with another token could never stop,
+so the grammar itself allows all end tokens.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Prompt logprobs from llama.cpp, which is made to generate the prompt's tokens: it reports no others.
+"""Prompt logprobs from llama.cpp, which is made to generate the prompt's tokens: it
+reports no others.
 
-A grammar of token ids allows only the prompt's next tokens; the logprobs that llama.cpp reports are the model's own,
-before any grammar. One completion computes many tokens. It reports no logprob for a token that ends within a
-character, and may not follow a grammar to its end: then a completion of one token lists the whole vocabulary.
+A grammar of token ids allows only the prompt's next tokens; the logprobs that llama.cpp
+reports are the model's own, before any grammar. One completion computes many tokens. It
+reports no logprob for a token that ends within a character, and may not follow a
+grammar to its end: then a completion of one token lists the whole vocabulary.
 """
 
 from __future__ import annotations

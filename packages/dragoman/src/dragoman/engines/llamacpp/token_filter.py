@@ -1,7 +1,9 @@
-"""The token restrictions of one sequence over llama.cpp, which samples without them. Does no I/O.
+"""The token restrictions of one sequence over llama.cpp, which samples without them.
+Does no I/O.
 
-llama.cpp samples without constraints or by its own grammar; every sampled token is checked here. A rejected token is
-not delivered: the next completion samples again, under a bias that excludes all tokens that are not allowed.
+llama.cpp samples without constraints or by its own grammar; every sampled token is
+checked here. A rejected token is not delivered: the next completion samples again,
+under a bias that excludes all tokens that are not allowed.
 """
 
 from __future__ import annotations
@@ -149,7 +151,3 @@ class TokenFilter:
             if len(output) < self._request.min_tokens
             else self._forbidden_stop_ids
         )
-
-
-# Recovery of tokens that llama.cpp's stream does not report: those that end within a
-# UTF-8 character.

@@ -1,4 +1,6 @@
-"""Recovery of tokens that llama.cpp's stream does not report: those that end within a UTF-8 character."""
+"""Recovery of tokens that llama.cpp's stream does not report: those that end within a
+UTF-8 character.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class EncodedImage(Struct, frozen=True):
 
 
 class LlamaCppVision:
-    """Implements `core.images.ImageProcessor`.
+    """Implements `core.prompt_images.ImageProcessor`.
 
     The constructor blocks, needs a running process, and raises EngineError if the
     projector does not support images.

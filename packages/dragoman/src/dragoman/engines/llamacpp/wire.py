@@ -1,4 +1,6 @@
-"""Wire types of llama.cpp's API (tools/server/README.md, `POST /completion`), as far as used."""
+"""Wire types of llama.cpp's API (tools/server/README.md, `POST /completion`), as far as
+used.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ class CompletionChunk(Struct, frozen=True):
     """One event of a completion, or a non-streamed one.
 
     tokens_predicted: number of tokens so far, including unreported ones (see
-        `tokens.TokenText`).
+        `token_text.TokenText`).
     stop: whether it is the last event.
     """
 

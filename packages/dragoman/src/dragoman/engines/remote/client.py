@@ -94,7 +94,7 @@ class _EngineConnection(asyncio.Protocol):
 
 
 class EngineClient:
-    """Implements `core.engine.TokenEngine`, `core.engine.PrefixCache` and
+    """Implements `core.token_engine.TokenEngine`, `core.engine.PrefixCache` and
     `core.engine.AdapterLoader`.
 
     path: path of the engine's socket.
@@ -204,6 +204,7 @@ class EngineClient:
             request.cache_salt,
             request.extras,
             request.choice,
+            request.trace,
             request.matcher is not None,
         )
         connection.transport.write(encode_frame(message))
@@ -350,8 +351,8 @@ class EngineClient:
 
 
 class EngineClientControl:
-    """Implements `core.control.EngineControl` and `core.control.Trainable` for the
-    engine that all front ends share.
+    """Implements `core.engine_control.EngineControl` and
+    `core.weight_updates.Trainable` for the engine that all front ends share.
     """
 
     def __init__(self, client: EngineClient) -> None:

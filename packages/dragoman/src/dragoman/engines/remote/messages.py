@@ -1,5 +1,5 @@
 """The messages between an engine process and its front ends, encoded as MessagePack in
-frames of `core.frames`.
+frames of `ipc.frames`.
 
 A front end has one connection for its sequences. Each control call has its own
 connection, so that gigabytes of weights do not delay tokens.
@@ -37,6 +37,7 @@ from ...core.token_engine import (
     Scheduled,
     WeightVersionSet,
 )
+from ...core.trace_context import SpanContext
 from ...core.weight_updates import WeightHistory, WeightsInMemory, WeightsOnDisk
 from ...ipc.frames import build_frame
 
@@ -88,6 +89,7 @@ class AddRequest(Struct, frozen=True, array_like=True, tag="add"):
     cache_salt: str
     extras: Extras
     choice: int
+    trace: SpanContext | None
     is_constrained: bool
 
 

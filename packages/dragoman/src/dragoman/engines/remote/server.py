@@ -395,6 +395,7 @@ class _FrontEndConnection(asyncio.Protocol):
             cache_salt=request.cache_salt,
             extras=request.extras,
             choice=request.choice,
+            trace=request.trace,
         )
         try:
             self._hosted.engine.add(token_request, self._deliver)

@@ -1,7 +1,9 @@
-"""Validation of a JSON text against an untrusted JSON Schema, in bounded time without network access.
+"""Validation of a JSON text against an untrusted JSON Schema, in bounded time without
+network access.
 
-A few nested references can stand for millions of subschemas, all of which a validator visits. So the size of a schema
-is measured as if each reference were expanded; a schema that is too large or recursive is rejected.
+A few nested references can stand for millions of subschemas, all of which a validator
+visits. So the size of a schema is measured as if each reference were expanded; a schema
+that is too large or recursive is rejected.
 """
 
 from __future__ import annotations

@@ -151,7 +151,3 @@ class Script(Struct, frozen=True):
     def of(cls, *parts: Part) -> Script:
         """Create a script that gives every request this reply."""
         return cls((ScriptEntry(parts, repeat=True),))
-
-
-# Directives: replies that the prompt itself specifies. This section parses and selects
-#     them.

@@ -9,8 +9,8 @@ entry and its line.
 - match: {role: tool}
   reply: It is 18 degrees.
   chunks: words
-- reply: [{text: So far so}, {delay: 0.5}, {error: {status: 503, message: Out of
-  memory}}] times: 2
+- reply: [{text: So far so}, {delay: 0.5}, {error: {status: 503, message: Out of memory}}]
+  times: 2
 - reply: {text: [Cut, " exactly", " so"]}
   usage: {prompt: 10, cached: 8}
   finish: length

@@ -1,4 +1,6 @@
-"""Validation of a scripted reply against its request. A reply that violates the request is an error, not adapted."""
+"""Validation of a scripted reply against its request. A reply that violates the request
+is an error, not adapted.
+"""
 
 from __future__ import annotations
 

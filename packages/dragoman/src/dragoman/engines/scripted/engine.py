@@ -34,10 +34,6 @@ from ..script.scripted_error import build_error
 from .prompt_transcript import TokenizedPrompt, render_prompt, tokenize_prompt
 from .response_events import generate_events
 
-# The events of one response, built from its script entry: choices within the request's
-# limits, delays, failures.
-
-
 FEATURES = frozenset(
     {
         Feature.JSON_OBJECT,

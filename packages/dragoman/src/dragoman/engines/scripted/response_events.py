@@ -1,4 +1,6 @@
-"""The events of one response, built from its script entry: choices within the request's limits, delays, failures."""
+"""The events of one response, built from its script entry: choices within the request's
+limits, delays, failures.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """A Llama in numpy: its weights, the forward pass.
 
-A row of the result is bitwise independent of other sequences in the batch and of how a prompt was chunked.
+A row of the result is bitwise independent of other sequences in the batch and of how a
+prompt was chunked.
 """
 
 from __future__ import annotations

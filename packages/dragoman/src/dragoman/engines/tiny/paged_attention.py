@@ -1,7 +1,8 @@
 """Attention over a paged KV cache, bitwise equal for one query or many.
 
-The keys of a sequence are split into chunks of CHUNK from its beginning. Within a chunk sums have a fixed shape; over
-the chunks they run in order. Masked keys add exact zeros, so neither padding nor the number of chunks changes a result.
+The keys of a sequence are split into chunks of CHUNK from its beginning. Within a chunk
+sums have a fixed shape; over the chunks they run in order. Masked keys add exact zeros,
+so neither padding nor the number of chunks changes a result.
 """
 
 from __future__ import annotations

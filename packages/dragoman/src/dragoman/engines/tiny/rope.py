@@ -1,7 +1,8 @@
 """Rotary position embedding, as a product of complex numbers.
 
-A head's numbers i and i + head_dim / 2 make up one complex number (`interleave` puts them side by side); rotating it is
-one product. The formulas are transformers' (`modeling_rope_utils`), in float32 as there.
+A head's numbers i and i + head_dim / 2 make up one complex number (`interleave` puts
+them side by side); rotating it is one product. The formulas are transformers'
+(`modeling_rope_utils`), in float32 as there.
 """
 
 from __future__ import annotations

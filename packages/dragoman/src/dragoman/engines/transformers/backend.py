@@ -22,5 +22,5 @@ try:
     library: Any = import_module("transformers")
 except ImportError as error:
     raise EngineError(
-        f"{error}; this engine needs `pip install '.[transformers]'` in the clone of Dragoman"
+        f"{error}; this engine needs `pip install 'dragoman[transformers]'`"
     ) from error

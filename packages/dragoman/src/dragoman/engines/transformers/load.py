@@ -1,4 +1,6 @@
-"""Loads a model of the transformers library into a batching engine, if it passes the self-checks."""
+"""Loads a model of the transformers library into a batching engine, if it passes the
+self-checks.
+"""
 
 from __future__ import annotations
 
@@ -298,7 +300,3 @@ def _compute_reference(network: Network, ids: list[int]) -> Floats:
             **{cache_name: prefill[cache_name]},
         )
         return torch.cat([prefill.logits[0], decode.logits[0]]).float().cpu().numpy()
-
-
-# A self-check of vision at startup: paged logits must match the network's own. The
-# prompt has two images, each split across chunks.

@@ -122,8 +122,11 @@ def _compute(layer: Network, weight: _PackedWeight, states: Tensor) -> Tensor:
 
 
 def build_quantization_args(
-    config: Any, quantization: str | None, dtype: str, device: str
-) -> dict[str, Any]:  # noqa: ANN401 - untyped
+    config: Any,  # noqa: ANN401 - untyped
+    quantization: str | None,
+    dtype: str,
+    device: str,
+) -> dict[str, Any]:
     """Build the arguments of `from_pretrained`; empty for a model without quantization.
 
     quantization: `bitsandbytes` is 4-bit NF4, as in vLLM; `torchao` is 8-bit, weights

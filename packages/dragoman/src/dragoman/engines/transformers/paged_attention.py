@@ -328,13 +328,11 @@ def register() -> None:
     library.AttentionMaskInterface.register(MASKED_NAME, LibraryMask)
 
 
-# Limits at which a model's computation changes: windows, chunks and scales. They are
-# reduced while a model is checked, so that a few tokens exceed them.
-
-
 @contextmanager
 def reduce_limits(network: Network) -> Generator[None]:
-    """Reduce the limits of a network until the end of the block."""
+    """Reduce the limits at which a network's computation changes (windows, chunks,
+    scales) until the end of the block, so that the few tokens of a check exceed them.
+    """
     modules = list(network.modules())
     configs = [module.config for module in modules if getattr(module, "config", None) is not None]
     candidates = [network.config, network.config.get_text_config(), *modules, *configs]

@@ -105,8 +105,9 @@ def load_processor(directory: Path, config: Any, *, trust_remote_code: bool) -> 
 
 
 def _process_with_library(
-    processor: Any, pictures: Sequence[PillowImage]
-) -> tuple[list[str], VisionInputs]:  # noqa: ANN401 - untyped
+    processor: Any,  # noqa: ANN401 - untyped
+    pictures: Sequence[PillowImage],
+) -> tuple[list[str], VisionInputs]:
     text = processor.image_token * len(pictures)
     outputs = processor(
         text=[text],
@@ -129,7 +130,7 @@ def _process_by_grid(
 
 
 class TransformersVision:
-    """Implements `core.images.ImageProcessor`."""
+    """Implements `core.prompt_images.ImageProcessor`."""
 
     def __init__(self, processor: VisionProcessor) -> None:
         self._processor = processor

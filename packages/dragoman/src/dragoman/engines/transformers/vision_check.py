@@ -5,7 +5,7 @@ The prompt has two images, each split across chunks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from importlib import import_module
 from io import BytesIO
 from itertools import pairwise
@@ -19,7 +19,7 @@ from ..batching import (
     Chunk,
     build_rng,
 )
-from ..batching.sequence import Sequence as Running
+from ..batching.sequence import Sequence
 from ..image_decoding import decode_image
 from .backend import Network, torch
 from .paged_attention import set_attention
@@ -112,9 +112,9 @@ def _compute_image_reference(
 
 
 def _compute_in_chunks(
-    model: TransformersModel, request: TokenRequest, boundaries: Sequence[int]
+    model: TransformersModel, request: TokenRequest, boundaries: abc.Sequence[int]
 ) -> Floats:
-    sequence = Running(
+    sequence = Sequence(
         0, request, vocab=model.vocab, max_model_len=len(request.prompt) + 1, rng_factory=build_rng
     )
     count = -(-len(request.prompt) // BLOCK_SIZE)

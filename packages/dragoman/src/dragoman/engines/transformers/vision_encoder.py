@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from weakref import WeakKeyDictionary
 
 from ...core.errors import EngineError
 from ...core.prompt_images import PromptImage
 from ..batching import Chunk
-from ..batching.sequence import Sequence as Running
+from ..batching.sequence import Sequence
 from .backend import Network, Tensor, torch
 from .vision import LruBytes, get_pixels
 
@@ -32,9 +32,9 @@ class TransformersVisionRunner:
         # all tokens themselves.
         self._compute_rope_index = getattr(network.model, "get_rope_index", None)
         # Weak keys, since nothing reports the end of a sequence to this class.
-        self._prompt_positions: WeakKeyDictionary[Running, Tensor] = WeakKeyDictionary()
+        self._prompt_positions: WeakKeyDictionary[Sequence, Tensor] = WeakKeyDictionary()
 
-    def prepare_images(self, images: Sequence[PromptImage]) -> None:
+    def prepare_images(self, images: abc.Sequence[PromptImage]) -> None:
         for image in images:
             self._get_features(image)
 
@@ -42,7 +42,7 @@ class TransformersVisionRunner:
         """Drop all features, after the weights have changed."""
         self._cache.clear()
 
-    def build_embeddings(self, ids: Tensor, chunks: Sequence[Chunk]) -> Tensor:
+    def build_embeddings(self, ids: Tensor, chunks: abc.Sequence[Chunk]) -> Tensor:
         """Build the input embeddings [1, tokens, width] of a step's ids [1, tokens],
         with features at image tokens.
         """
@@ -66,7 +66,7 @@ class TransformersVisionRunner:
             start += chunk.num_tokens
         return embeddings
 
-    def build_positions(self, chunks: Sequence[Chunk], text_positions: Tensor) -> Tensor:
+    def build_positions(self, chunks: abc.Sequence[Chunk], text_positions: Tensor) -> Tensor:
         """Build the positions of a step: [3, 1, tokens] (time, row, column) with
         M-RoPE, else text_positions.
 

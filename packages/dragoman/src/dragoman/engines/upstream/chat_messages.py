@@ -171,7 +171,8 @@ def build_media_url(source: MediaSource) -> str:
     """
     match source:
         case InlineMedia(data, media_type):
-            return f"data:{media_type or 'application/octet-stream'};base64,{base64.b64encode(data).decode()}"
+            encoded = base64.b64encode(data).decode()
+            return f"data:{media_type or 'application/octet-stream'};base64,{encoded}"
         case RemoteMedia(url):
             return url
         case UploadedMedia():

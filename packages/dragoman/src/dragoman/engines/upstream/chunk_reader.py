@@ -257,9 +257,3 @@ class _ChoiceReader:
         for index, call in enumerate(calls, 1):
             events += self.calls.feed(call, tokens if index == len(calls) else ())
         return events
-
-
-# Tool calls: the deltas of one choice's calls may be interleaved, but in the event
-# stream a call ends before the next begins. A later call is buffered until the one
-# before it is complete: when its arguments are a whole JSON object, which causes no
-# delay for sequential calls, or else at the end of all calls.

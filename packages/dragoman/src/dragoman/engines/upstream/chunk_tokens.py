@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core.errors import EngineError
-from ...core.events import (
-    UNKNOWN_TOKEN_ID,
-    Alternative,
-    Token,
-)
+from ...core.events import UNKNOWN_TOKEN_ID, Alternative, Token
 from .wire import (
     ChunkChoice,
     PromptLogprobRows,

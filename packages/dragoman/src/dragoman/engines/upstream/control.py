@@ -36,8 +36,8 @@ class UpstreamControl:
     """Administers upstreams through vLLM's routes: pause, sleep, prefix cache,
     adapters. Each call goes to all of them.
 
-    Implements `core.control.EngineControl`, and `PrefixCache` and `AdapterLoader` of
-    `core.engine`.
+    Implements `core.engine_control.EngineControl`, and `PrefixCache` and
+    `AdapterLoader` of `core.engine`.
 
     `is_paused` and `sleep_level` reflect only the calls made here: the state of the
     upstreams is not queried.

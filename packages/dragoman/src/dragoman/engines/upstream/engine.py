@@ -36,17 +36,10 @@ from ...core.errors import (
     RequestError,
     Unsupported,
 )
-from ...core.events import (
-    ChoiceFinished,
-    Event,
-    Finished,
-    FinishReason,
-    PromptTokens,
-    Started,
-)
+from ...core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started
 from ...core.request import Conversation, GenerateRequest
 from ...core.tokenizer import RemoteTokens
-from ...core.trace_context import CURRENT_SPAN
+from ...core.trace_context import SpanContext
 from .chunk_reader import ChunkReader
 from .embeddings import LARGE_BODY, decode_embeddings, encode_embed_request
 from .errors import (
@@ -199,9 +192,10 @@ class UpstreamEngine:
                 else encode_input_tokens_request
             )
             count_request = encode(request, config.kind, config.model)
-            return (
-                await self._fetch(count_request, build_prefix(request.prompt), TokenCountResponse)
-            ).input_tokens
+            answer = await self._fetch(
+                count_request, build_prefix(request.prompt), TokenCountResponse, request.trace
+            )
+            return answer.input_tokens
         self._check_tokenizes()
         try:
             return len((await self.tokenize_prompt(request)).ids)
@@ -225,7 +219,9 @@ class UpstreamEngine:
         upstream_request = encode_tokenize_request(
             request, config.kind, config.model, with_texts=with_texts
         )
-        answer = await self._fetch(upstream_request, build_prefix(request.prompt), TokensResponse)
+        answer = await self._fetch(
+            upstream_request, build_prefix(request.prompt), TokensResponse, request.trace
+        )
         if answer.count != len(answer.tokens) or (
             with_texts and len(answer.token_strs or ()) != answer.count
         ):
@@ -259,32 +255,42 @@ class UpstreamEngine:
         # Embeddings have no prefix cache to hit: with the whole body as the prefix,
         # requests spread over all upstreams.
         upstream_request = encode_embed_request(request, config.kind, config.model)
-        body = await self._fetch_body(upstream_request, upstream_request.body)
+        body = await self._fetch_body(upstream_request, upstream_request.body, request.trace)
         return await _run_if_large(len(body), decode_embeddings, body, request, config.kind)
 
     async def score_texts(self, pairs: TextPairs) -> RelevanceScores:
         """Implements `TextEncoder`."""
         requests = encode_score_requests(pairs, self._config.kind, self._config.model)
-        bodies = [await self._fetch_body(request, request.body) for request in requests]
+        bodies = [
+            await self._fetch_body(request, request.body, pairs.trace) for request in requests
+        ]
         return await _run_if_large(sum(map(len, bodies)), decode_scores, bodies, pairs)
 
     def _check_tokenizes(self) -> None:
         if not self._config.kind.returns_token_ids:
             raise Unsupported("This model's upstream does not offer tokenization.", param="model")
 
-    async def _fetch(self, request: UpstreamRequest, prefix: bytes, type: type[T]) -> T:
+    async def _fetch(
+        self,
+        request: UpstreamRequest,
+        prefix: bytes,
+        type: type[T],
+        trace: SpanContext | None = None,
+    ) -> T:
         """Fetch a response that is not streamed. Raises EngineError if it cannot be
         parsed.
         """
-        body = await self._fetch_body(request, prefix)
+        body = await self._fetch_body(request, prefix, trace)
         try:
             return msgspec.json.decode(body, type=type)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             log.warning("an upstream's response cannot be parsed: %s", error)
             raise EngineError("The upstream sent an invalid response.") from None
 
-    async def _fetch_body(self, request: UpstreamRequest, prefix: bytes) -> bytes:
-        async with self._open_response(request, prefix) as response:
+    async def _fetch_body(
+        self, request: UpstreamRequest, prefix: bytes, trace: SpanContext | None
+    ) -> bytes:
+        async with self._open_response(request, prefix, trace) as response:
             return await _read_limited(response, MAX_JSON_BODY)
 
     async def _answer_prompt(self, request: GenerateRequest) -> AsyncGenerator[Event]:
@@ -321,7 +327,7 @@ class UpstreamEngine:
         )
         reader = await self._build_reader(request, prefix)
         reader.warnings = upstream_request.warnings
-        async with self._open_response(upstream_request, prefix) as response:
+        async with self._open_response(upstream_request, prefix, request.trace) as response:
             if warnings := response.headers.get(_WARNINGS_HEADER):
                 names = config.kind.field_names
                 reader.warnings += tuple(
@@ -366,20 +372,24 @@ class UpstreamEngine:
                 return ResponseEventReader()
             case _ if request.return_prompt and isinstance(prompt, tuple):
                 detokenize_request = encode_detokenize_request(self._config.model, prompt)
-                detokenized = await self._fetch(detokenize_request, prefix, DetokenizedPrompt)
+                detokenized = await self._fetch(
+                    detokenize_request, prefix, DetokenizedPrompt, request.trace
+                )
                 return ChunkReader(request, self._new_id, detokenized.prompt)
             case _:
                 return ChunkReader(request, self._new_id)
 
     @asynccontextmanager
     async def _open_response(
-        self, request: UpstreamRequest, prefix: bytes
+        self, request: UpstreamRequest, prefix: bytes, trace: SpanContext | None
     ) -> AsyncGenerator[HttpResponse]:
         """Send to one upstream after the other until one accepts, and yield its
         response: status 200, body unread.
 
         An overloaded upstream is not tried again. Raises the last upstream's error if
         none accepts.
+
+        trace: the parent of the upstream's span.
         """
         tried: set[int] = set()
         last_error: Overloaded | RateLimited = Overloaded("No upstream is available; retry later.")
@@ -393,7 +403,7 @@ class UpstreamEngine:
                 raise last_error
             tried.add(index)
             try:
-                response = await self._post(index, request)
+                response = await self._post(index, request, trace)
                 break
             except (Overloaded, RateLimited) as error:
                 last_error = error
@@ -408,7 +418,9 @@ class UpstreamEngine:
             self._pool.running[index] -= 1
             response.close()
 
-    async def _post(self, index: int, upstream_request: UpstreamRequest) -> HttpResponse:
+    async def _post(
+        self, index: int, upstream_request: UpstreamRequest, trace: SpanContext | None
+    ) -> HttpResponse:
         """Send to one upstream, and count the request as running if it answers with
         status 200; else raise.
         """
@@ -425,8 +437,8 @@ class UpstreamEngine:
             # The list in the body is exact: a warning may contain the header's
             # separator.
             headers[_WARNINGS_HEADER] = "body"
-        if (span := CURRENT_SPAN.get()) is not None:
-            headers |= span.build_headers()
+        if trace is not None:
+            headers |= trace.build_headers()
         base_url = (
             upstream.url if upstream_request.is_versioned else upstream.url.removesuffix("/v1")
         )
@@ -509,7 +521,3 @@ async def _read_limited(response: HttpResponse, max_bytes: int) -> bytes:
     if len(body) > max_bytes:
         raise EngineError(f"The upstream's answer has more than {max_bytes} bytes.")
     return body
-
-
-# Reading a streamed body: driven by the consumer of the engine's stream, or by a
-# callback of the transport.

@@ -1,4 +1,6 @@
-"""A streamed body as events: driven by the consumer of the engine's stream, or by a callback of the transport."""
+"""A streamed body as events: driven by the consumer of the engine's stream, or by a
+callback of the transport.
+"""
 
 from __future__ import annotations
 

@@ -230,8 +230,8 @@ def _encode_part(part: Part, role: Role) -> dict[str, Any] | None:
     """
     match part:
         case Text(text) | Refusal(text):
-            # Anthropic: "text content blocks must contain non-whitespace text". Other
-            #     models begin calls with "\n\n".
+            # Anthropic rejects text of only white space; other models begin their calls
+            # with two line breaks.
             return {"type": "text", "text": text} if text and not text.isspace() else None
         case Reasoning():
             return _encode_reasoning(part)

@@ -1,7 +1,9 @@
-"""Puts interleaved deltas of tool calls in sequence: in the event stream a call ends before the next begins.
+"""Puts interleaved deltas of tool calls in sequence: in the event stream a call ends
+before the next begins.
 
-A later call is buffered until the one before it is complete: when its arguments are a whole JSON object, which causes
-no delay for sequential calls, or else at the end of all calls.
+A later call is buffered until the one before it is complete: when its arguments are a
+whole JSON object, which causes no delay for sequential calls, or else at the end of all
+calls.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """The vLLM engine: runs a model with vLLM's AsyncLLM in this process and its workers,
 token ids in and token ids out.
 
-`backend` and the modules that import it need vLLM. The engine's capabilities and the
-supported versions are defined here, since they must be readable without it.
+`backend` and the modules that import it need vLLM. The supported versions are defined
+here, the capabilities in `features`: they must be readable without it.
 """
 
 from __future__ import annotations
 
 import re
-
 
 from ...core.errors import EngineError
 
@@ -35,5 +34,5 @@ def check_version(installed: str) -> None:
     first, last = (".".join(map(str, version)) for version in SUPPORTED_VERSIONS)
     raise EngineError(
         f"vLLM {installed} is installed, but this server works with vLLM {first} to {last}: "
-        "pip install '.[vllm]' in the clone of Dragoman"
+        "pip install 'dragoman[vllm]'"
     )

@@ -25,7 +25,7 @@ RequestOutput: TypeAlias = Any
 LoRARequest: TypeAlias = Any
 Completion: TypeAlias = Any
 """One choice of a RequestOutput."""
-Prompt: TypeAlias = Any
+VllmPrompt: TypeAlias = Any
 StructuredOutputs: TypeAlias = Any
 SchedulerStats: TypeAlias = Any
 IterationStats: TypeAlias = Any
@@ -58,9 +58,7 @@ try:
     _errors: Any = import_module("vllm.exceptions")
     _engine_errors: Any = import_module("vllm.v1.engine.exceptions")
 except ImportError as error:
-    raise EngineError(
-        f"{error}; this engine needs `pip install '.[vllm]'` in the clone of Dragoman"
-    ) from error
+    raise EngineError(f"{error}; this engine needs `pip install 'dragoman[vllm]'`") from error
 
 ClientError: type[Exception] = _errors.VLLMClientError
 """An invalid request. Its `parameter`, if set, names the field."""

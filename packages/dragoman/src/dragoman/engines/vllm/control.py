@@ -12,7 +12,7 @@ from .backend import AsyncLLM
 
 class VllmControl:
     """Pauses and resumes vLLM, and puts it to sleep. Implements
-    `core.control.EngineControl`.
+    `core.engine_control.EngineControl`.
 
     get_engine: returns the running engine or raises EngineError.
     abort_running: aborts all requests and returns their ids.

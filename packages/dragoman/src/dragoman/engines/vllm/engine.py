@@ -14,7 +14,6 @@ from ...core.engine_stats import EngineStats
 from ...core.errors import DragomanError, EngineError, Overloaded, RequestError
 from ...core.request_checks import check_prompt
 from ...core.token_engine import Failed, OutputCallback, Rejected, TokenRequest
-from ...core.trace_context import CURRENT_SPAN
 from ...core.weight_updates import build_lost_weights_error
 from ..active_sequences import ActiveSequence, ActiveSequences
 from . import backend
@@ -42,8 +41,8 @@ class _VllmSequence(ActiveSequence):
 
 
 class VllmEngine:
-    """Implements `core.engine.TokenEngine`, `core.engine.AdapterLoader` and
-    `core.metrics.StatsSource` with vLLM.
+    """Implements `core.token_engine.TokenEngine`, `core.engine.AdapterLoader` and
+    `core.engine_stats.StatsSource` with vLLM.
 
     process, adapters: not shared with another engine.
     directory: the checkpoint that vLLM loads.
@@ -154,7 +153,7 @@ class VllmEngine:
             return
         request = sequence.request
         sequence.is_sent = True
-        span = CURRENT_SPAN.get() if self._features.has_tracing else None
+        trace = request.trace if self._features.has_tracing else None
         try:
             stream = llm.generate(
                 build_prompt(request),
@@ -162,7 +161,7 @@ class VllmEngine:
                 request.id,
                 lora_request=self._adapters.find_for(request),
                 priority=request.priority if self._features.has_priorities else 0,
-                trace_headers=None if span is None else span.build_headers(),
+                trace_headers=None if trace is None else trace.build_headers(),
                 **read_routing(request),
             )
             async for output in stream:

@@ -1,4 +1,6 @@
-"""Loads a checkpoint into vLLM: its engine arguments, with the defaults that this server adds."""
+"""Loads a checkpoint into vLLM: its engine arguments, with the defaults that this
+server adds.
+"""
 
 from __future__ import annotations
 

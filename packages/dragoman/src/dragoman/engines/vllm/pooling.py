@@ -113,7 +113,7 @@ class _PoolingEngine:
 
 
 class VllmEmbedder(_PoolingEngine):
-    """Implements `Embedder` of `core.engine` and `core.metrics.StatsSource`."""
+    """Implements `Embedder` of `core.engine` and `core.engine_stats.StatsSource`."""
 
     def __init__(
         self, process: VllmProcess, limits: PoolingLimits, embedding_info: EmbeddingInfo
@@ -144,7 +144,7 @@ class VllmEmbedder(_PoolingEngine):
 
 
 class VllmScorer(_PoolingEngine):
-    """Implements `Scorer` of `core.engine` and `core.metrics.StatsSource`.
+    """Implements `Scorer` of `core.engine` and `core.engine_stats.StatsSource`.
 
     has_segments: whether the model distinguishes the two texts of a pair by token type
         ids.

@@ -12,9 +12,9 @@ from ...core.token_engine import (
 )
 from . import backend
 from .backend import (
-    Prompt,
     SamplingParams,
     StructuredOutputs,
+    VllmPrompt,
 )
 from .features import COPIED_PARAMETERS, ReasoningDelimiters
 from .vision import get_image
@@ -90,7 +90,7 @@ def build_sampling_params(
         raise build_request_error(error) from error
 
 
-def build_prompt(request: TokenRequest) -> Prompt:
+def build_prompt(request: TokenRequest) -> VllmPrompt:
     salt = None if request.cache_salt in _EMPTY_SALTS else request.cache_salt
     if not request.images:
         return backend.inputs.tokens_input(list(request.prompt), cache_salt=salt)

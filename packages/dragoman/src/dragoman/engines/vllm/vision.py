@@ -43,7 +43,7 @@ class VllmImage(Struct, frozen=True):
 
 class VllmVision:
     """Processes images with vLLM's processor of the model. Implements
-    `core.images.ImageProcessor`.
+    `core.prompt_images.ImageProcessor`.
 
     processor: vLLM's processor, which includes the tokenizer.
     prompt: token ids of the model's placeholder text for one image.

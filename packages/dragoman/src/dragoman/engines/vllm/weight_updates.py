@@ -29,7 +29,7 @@ weights must keep their dtype.
 
 class VllmTrainable:
     """Replaces vLLM's weights at run time. Implements
-    `core.control.SucceedingTrainable`.
+    `core.weight_updates.SucceedingTrainable`.
 
     directory: the checkpoint that vLLM starts with. An update must contain the same
         tensors.

@@ -23,8 +23,8 @@ from ...engines.remote import EngineChanges, EngineServer
 from ...serving.clock import SystemClock
 from ...serving.merged_metrics import MetricFamily, read_families
 from ...settings import Settings
+from ..configured_models import format_error
 from ..hosted_model import HostedModel, load_hosted_model
-from ..models import format_error
 from .messages import EngineChanged, EngineReady, StartFailed, Stop
 from .supervisor_link import SupervisorLink
 from .worker import STARTUP_FAILURE

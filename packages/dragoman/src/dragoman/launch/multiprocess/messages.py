@@ -1,4 +1,5 @@
-"""The messages of the supervisor to its workers or the engine process, with their reports.
+"""The messages of the supervisor to its workers or the engine process, with their
+reports.
 
 They are encoded in MessagePack, in frames of `core.frames`.
 """

@@ -34,7 +34,8 @@ from ...settings import Settings, SettingsError
 from ..hosted_model import HostedModel
 from ..listener import SocketFile, listen
 from ..logs import ENGINE, describe_process, name_worker
-from ..server import enable_collector, install_signal_handlers, prepare_process
+from ..process_setup import enable_collector, prepare_process
+from ..signals import install_signal_handlers
 from ..systemd import Notifier
 from ..tls import build_tls_context
 from .engine_process import EnginePlan, serve_engine

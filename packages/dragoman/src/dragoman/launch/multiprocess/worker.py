@@ -18,11 +18,14 @@ from ...core.errors import DragomanError
 from ...pipeline.model_registry import Models
 from ...serving.clock import Clock, SystemClock
 from ...settings import Settings, SettingsError
+from ..configured_models import format_error
+from ..graceful_shutdown import Server, ShutdownConfig
+from ..greeting import build_greeting
 from ..hosted_model import HostedModel, build_front_end_models
-from ..models import format_error
 from ..reload import RELOADED, Reloader
-from ..server import Server, ShutdownConfig, assemble_server, build_greeting, build_uvicorn_config
+from ..server_assembly import assemble_server
 from ..tls import build_tls_context
+from ..uvicorn_config import build_uvicorn_config
 from .messages import (
     Ready,
     Reload,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 
 from ...settings import FIELDS, Settings, SettingsError
+from ..engine_spec import find_engine_spec
 from ..hosted_model import HOSTED
-from ..models import parse_model
+from ..model_name import parse_model
 
-REPLICABLE = ("upstream", "scripted", "sim", "tiny", "encoder")
-"""Engines that each worker can run for itself: they use no accelerator and little
+REPLICABLE = ("upstream", "scripted", "tiny", "encoder")
+"""Our engines that each worker can run for itself: they use no accelerator and little
 memory.
 """
 
@@ -35,6 +36,12 @@ def describe_workers(settings: Settings) -> str:
     return f"--workers {settings.workers}"
 
 
+def is_replicable(engine: str) -> bool:
+    """Whether each worker can run this engine for itself."""
+    spec = find_engine_spec(engine)
+    return engine in REPLICABLE or (spec is not None and spec.is_replicable)
+
+
 def has_engine_process(settings: Settings) -> bool:
     """Whether the workers share one engine in a process of its own. Raises ValueError
     for an unknown MODEL.
@@ -43,7 +50,7 @@ def has_engine_process(settings: Settings) -> bool:
         return False
     kind, _ = parse_model(settings.model)
     return settings.api_server_count is not None or (
-        kind not in REPLICABLE and kind in (*HOSTED, "hub")
+        not is_replicable(kind) and kind in (*HOSTED, "hub")
     )
 
 
@@ -65,7 +72,7 @@ def check_workers(settings: Settings) -> None:
     check_engines(settings, option)
     single = _SINGLE if has_engine_process(settings) else _SINGLE | _OF_ENGINE
     for setting in FIELDS:
-        if setting.name in single and getattr(settings, setting.name) != setting.default:
+        if setting.name in single and settings.get(setting.name) != setting.default:
             raise SettingsError(
                 f"{option}: {setting.flag} needs a port or files that only one process can have"
             )
@@ -88,7 +95,7 @@ def check_engines(settings: Settings, option: str) -> None:
         except ValueError as error:
             raise SettingsError(f"cannot serve {model}: {error}") from error
         is_hosted = kind in HOSTED or kind == "hub"
-        if (is_single and is_hosted) or (kind in REPLICABLE and settings.api_server_count is None):
+        if (is_single and is_hosted) or (is_replicable(kind) and settings.api_server_count is None):
             continue
         if kind == "vllm":
             reason = (
@@ -103,7 +110,7 @@ def check_engines(settings: Settings, option: str) -> None:
                 f"not those of "
                 "`models`; serve each model with its own server"
             )
-        elif kind in REPLICABLE:
+        elif is_replicable(kind):
             reason = (
                 f"the engine `{kind}` cannot have a process of its own; use --workers, with "
                 f"which each worker has one"

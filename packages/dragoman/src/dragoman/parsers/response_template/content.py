@@ -12,7 +12,8 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from ..json_codec import Json, decode
+from ...core.json_types import JsonObject, JsonValue
+from ..json_codec import decode
 from .pike_vm import Program, find_matches
 
 
@@ -82,7 +83,7 @@ class LinesContent(Struct, frozen=True):
 Content = TextContent | ScalarContent | JsonContent | XmlContent | LinesContent
 
 
-def parse_content(content: Content, text: str) -> Json:
+def parse_content(content: Content, text: str) -> JsonValue:
     """Parse a region's text. Raises ValueError if it is invalid."""
     match content:
         case TextContent(strip):
@@ -99,7 +100,7 @@ def parse_content(content: Content, text: str) -> Json:
         case XmlContent():
             return _parse_xml(content, text)
         case LinesContent():
-            entries: dict[str, Json] = {}
+            entries: JsonObject = {}
             for line in text.split(content.line_sep):
                 key, sep, raw = _strip_text(line, content.strip).partition(content.kv_sep)
                 if sep:
@@ -110,7 +111,7 @@ def parse_content(content: Content, text: str) -> Json:
             return entries
 
 
-_SCALAR_PARSERS: Mapping[str, Callable[[str], Json]] = MappingProxyType(
+_SCALAR_PARSERS: Mapping[str, Callable[[str], JsonValue]] = MappingProxyType(
     {"int": int, "float": float, "bool": lambda text: text.lower() in ("true", "1")}
 )
 
@@ -167,8 +168,8 @@ def _quote_keys(text: str) -> str:
     return "".join([*parts, text[pos:]])
 
 
-def _parse_xml(content: XmlContent, text: str) -> Json:
-    entries: dict[str, Json] = {}
+def _parse_xml(content: XmlContent, text: str) -> JsonValue:
+    entries: JsonObject = {}
     merged: set[str] = set()
     for match in find_matches(content.tag, text):
         spans = {name: text[start:end] for name, start, end in match.captures}

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from ...core.json_types import JsonObject, JsonValue
 from ...core.message import CustomTool, Tool
-from ..json_codec import Json, encode
+from ..json_codec import encode
 from ..text_conversion import coerce
 from ..tool_parameters import read_parameters
 from .content import JsonContent, parse_content
@@ -40,7 +41,7 @@ def parse_calls(
         ValueError: the text is invalid or contains no call of a declared tool.
     """
     value = parse_content(field.content, body)
-    scope: dict[str, Json] = dict(captures)
+    scope: JsonObject = dict(captures)
     if field.transform_each:
         if not isinstance(value, list):
             raise ValueError("'transform_each' requires a list")
@@ -59,13 +60,15 @@ def parse_calls(
     return calls
 
 
-def _require_object(value: Json) -> dict[str, Json]:
+def _require_object(value: JsonValue) -> JsonObject:
     if not isinstance(value, dict):
         raise ValueError("this should be an object")
     return value
 
 
-def _parse_call(value: Json, tools: Mapping[str, Tool], *, has_types: bool) -> ParsedCall | None:
+def _parse_call(
+    value: JsonValue, tools: Mapping[str, Tool], *, has_types: bool
+) -> ParsedCall | None:
     """Parse a call; return None if its tool is not declared. Raises ValueError if it is
     invalid.
 
@@ -100,11 +103,11 @@ def _parse_call(value: Json, tools: Mapping[str, Tool], *, has_types: bool) -> P
     )
 
 
-def _encode_arguments(arguments: Json) -> str:
+def _encode_arguments(arguments: JsonValue) -> str:
     return arguments if isinstance(arguments, str) else encode(arguments)
 
 
-def _cast_value(value: Json, types: tuple[str, ...]) -> Json:
+def _cast_value(value: JsonValue, types: tuple[str, ...]) -> JsonValue:
     match value:
         case str() if types:
             return coerce(value, types)

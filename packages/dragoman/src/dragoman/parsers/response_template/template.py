@@ -12,15 +12,11 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from ..json_codec import Json
+from ...core.json_types import JsonValue
 from .content import Content
 from .pattern import (
     Node,
 )
-
-# Content parsers, and transforms of the values that they parse. Every function raises
-# ValueError for text that it cannot parse.
-
 
 # A dotted path in braces, such as `{content.name}`.
 _PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
@@ -37,7 +33,7 @@ def parse_placeholder(placeholder: str) -> list[str] | None:
     return None if match is None else match[1].split(".")
 
 
-def check_transform(transform: Json) -> None:
+def check_transform(transform: JsonValue) -> None:
     """Raise ValueError for an invalid transform."""
     match transform:
         case dict():
@@ -52,7 +48,7 @@ def check_transform(transform: Json) -> None:
             pass
 
 
-def fill_transform(transform: Json, scope: Mapping[str, Json]) -> Json:
+def fill_transform(transform: JsonValue, scope: Mapping[str, JsonValue]) -> JsonValue:
     """Replace the transform's placeholders with the values at their paths. Raises
     ValueError if a path is missing.
     """
@@ -62,7 +58,7 @@ def fill_transform(transform: Json, scope: Mapping[str, Json]) -> Json:
         case list():
             return [fill_transform(inner, scope) for inner in transform]
         case str() if (path := parse_placeholder(transform)) is not None:
-            value: Json = dict(scope)
+            value: JsonValue = dict(scope)
             for key in path:
                 if not isinstance(value, dict) or key not in value:
                     raise ValueError(f"there is no {'.'.join(path)}")
@@ -145,7 +141,7 @@ class TemplateField(Struct, frozen=True):
     content: Content
     repeats: bool
     join: str
-    transform: Json
+    transform: JsonValue
     transform_each: bool
     call_layout: CallLayout
 

@@ -1,4 +1,6 @@
-"""Parses a response template from JSON, validating that every feature of it is supported."""
+"""Parses a response template from JSON, validating that every feature of it is
+supported.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from ..json_codec import Json, decode
+from ...core.json_types import JsonValue
+from ..json_codec import decode
 from .content import Content, JsonContent, LinesContent, ScalarContent, TextContent, XmlContent
 from .pattern import (
     UnsupportedPattern,
@@ -192,7 +195,7 @@ def _compile_pattern(location: str, build: Callable[[], Result]) -> Result:
 
 def _read_transform(
     location: str, spec: _FieldSpec, opening: Delimiter | None, closing: Delimiter | None
-) -> Json:
+) -> JsonValue:
     group_names = frozenset[str]().union(
         *(
             find_group_names(delimiter.node)
@@ -265,7 +268,7 @@ def _read_value_content(location: str, parser: _ValueParser | None) -> Content |
 
 
 def _infer_call_layout(
-    content: Content, transform: Json, is_per_item: bool, captures: frozenset[str]
+    content: Content, transform: JsonValue, is_per_item: bool, captures: frozenset[str]
 ) -> CallLayout:
     """Infer the layout of calls. Calls stream only if they are plain JSON and the
     transform names the keys.

@@ -22,12 +22,9 @@ from ..http_request import HttpRequest
 from ..request_terms import find_queue_share
 from ..responder import Responder
 from ..route import Route
-from .rerank import rerank, score_texts
 
 
 def build_routes() -> Sequence[Route]:
-    rerank_paths = ("/rerank", "/v1/rerank", "/v2/rerank")
-    score_paths = ("/score", "/v1/score")
     return (
         Route("/v1/embeddings", Access.USER, OPENAI, {"POST": create_embeddings}),
         *(
@@ -35,8 +32,6 @@ def build_routes() -> Sequence[Route]:
             for path in ("/v2/embed", "/cohere/v2/embed")
         ),
         Route("/pooling", Access.USER, OPENAI, {"POST": refuse_pooling}),
-        *(Route(path, Access.USER, OPENAI, {"POST": rerank}) for path in rerank_paths),
-        *(Route(path, Access.USER, OPENAI, {"POST": score_texts}) for path in score_paths),
     )
 
 
@@ -48,7 +43,14 @@ async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:
         result = await run_computation(
             http,
             model,
-            embed(model, call.texts, call.dimensions, call.normalize, queue_share=share),
+            lambda trace: embed(
+                model,
+                call.texts,
+                call.dimensions,
+                call.normalize,
+                queue_share=share,
+                trace=trace,
+            ),
         )
     header = build_result_header(http, "embd-", model)
     profile = http.service.options.profile
@@ -66,8 +68,14 @@ async def create_cohere_embeddings(http: HttpRequest) -> JsonResponse | Responde
     call = await read_call(http, read_cohere_embed)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
-        work = embed(model, call.texts, call.dimensions, None, queue_share=find_queue_share(http))
-        result = await run_computation(http, model, work)
+        share = find_queue_share(http)
+        result = await run_computation(
+            http,
+            model,
+            lambda trace: embed(
+                model, call.texts, call.dimensions, None, queue_share=share, trace=trace
+            ),
+        )
     header = build_result_header(http, "embd-", model)
 
     def write() -> bytes:

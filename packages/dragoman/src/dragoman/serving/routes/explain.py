@@ -13,9 +13,10 @@ from ...dialects.interfaces import GenerationCall, ReaderOptions
 from ...dialects.prompt_explanation import PromptDifference, PromptExplanation, render_explanation
 from ...dialects.vllm_generate.body_renderer import render_generate_body
 from ...dialects.vllm_generate.reader import read_generate
-from ...pipeline.model_registry import ServedModel, TokenBackend
+from ...pipeline.engine_backends import TokenBackend
 from ...pipeline.recent_prompts import RecentPrompts, count_common_prefix
 from ...pipeline.request_preparation import TokenJob
+from ...pipeline.served_model import ServedModel
 from ..auth import Access
 from ..call_admission import AdmittedCall, build_header, prepare_call
 from ..call_reading import read_call

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ... import __version__
+from ..._version import VERSION
 from ...pipeline.model_registry import Models
 from ..auth import Access
 from ..error_envelope import OPENAI
@@ -83,4 +83,4 @@ async def live(_: HttpRequest) -> JsonResponse | Responder:
 
 
 async def show_version(_: HttpRequest) -> JsonResponse | Responder:
-    return JsonResponse(msgspec.json.encode({"version": __version__}))
+    return JsonResponse(msgspec.json.encode({"version": VERSION}))

@@ -23,9 +23,9 @@ from ...dialects.anthropic.threads import (
 )
 from ...dialects.interfaces import GenerationCall
 from ...pipeline.context_editing import build_edited_prompt
+from ...pipeline.engine_backends import TokenBackend
 from ...pipeline.engine_token_count import count_with_engine
 from ...pipeline.foreign_reasoning import drop_foreign_reasoning
-from ...pipeline.model_registry import TokenBackend
 from ...pipeline.prompt_length import check_countable
 from ...store import Key, Put, Store
 from ..auth import Access

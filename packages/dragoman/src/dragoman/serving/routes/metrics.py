@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.registry import Collector
 
-from ... import __version__
+from ..._version import VERSION
 from ...pipeline.request_metrics import ModelMetrics
 from ..auth import Access
 from ..engine_metrics import EngineCollector, build_histogram
@@ -123,7 +123,7 @@ class BuildCollector(Collector):
             "The server's version; the value is 1.",
             labels=("version", "python_version"),
         )
-        family.add_metric((__version__, platform.python_version()), 1.0)
+        family.add_metric((VERSION, platform.python_version()), 1.0)
         yield family
 
 

@@ -19,7 +19,8 @@ from ...core.errors import (
 )
 from ...core.model_download import ModelPuller
 from ...dialects.openai_errors import render_openai_error
-from ...pipeline.model_registry import Models, ModelSlot, ModelState
+from ...pipeline.model_lifecycle import ModelSlot, ModelState
+from ...pipeline.model_registry import Models
 from ..auth import Access
 from ..error_envelope import OPENAI
 from ..generation_handler import build_stream_headers

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...dialects.model_list import ModelCard, render_model, render_model_list
-from ...pipeline.model_registry import ModelDetails, ModelSlot, is_name_pattern
+from ...pipeline.model_lifecycle import ModelSlot
+from ...pipeline.model_registry import is_name_pattern
+from ...pipeline.served_model import ModelDetails
 from ..auth import Access
 from ..error_envelope import BY_CLIENT
 from ..handler_result import JsonResponse

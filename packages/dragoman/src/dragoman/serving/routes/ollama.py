@@ -8,7 +8,6 @@ from functools import partial
 from msgspec.structs import replace
 
 from ...core.errors import RequestError, Unsupported
-from ...core.model_download import ModelPuller
 from ...core.request import Conversation
 from ...dialects.field_errors import abbreviate
 from ...dialects.interfaces import GenerationCall
@@ -19,11 +18,9 @@ from ...dialects.ollama import (
     read_ollama_generate,
     render_load_status,
 )
-from ...pipeline.model_registry import (
-    ModelSlot,
-    ServedModel,
-    TokenBackend,
-)
+from ...pipeline.engine_backends import TokenBackend
+from ...pipeline.model_lifecycle import ModelSlot
+from ...pipeline.served_model import ServedModel
 from ...prompts.fill_in_the_middle import build_infill_prompt
 from ..auth import Access
 from ..call_admission import admit_call, build_header
@@ -35,52 +32,21 @@ from ..http_request import HttpRequest
 from ..responder import Responder
 from ..route import Handler, Route
 from .ollama_body import NDJSON, read_ollama_call
-from .ollama_embeddings import create_embedding, create_embeddings
 from .ollama_keep_alive import apply_keep_alive, explain_keep_alive, unload
-from .ollama_models import find_model_slot, list_running, list_tags, pull, show, show_version
+from .ollama_models import find_model_slot
 from .ollama_timer import AnswerTimer
 
 CallReader = Callable[..., OllamaCall]
 
 
-_REFUSED = {
-    "/api/delete": ("DELETE", "models are files of the operator, and are deleted there"),
-    "/api/copy": ("POST", "an alias is set with --served-model-name"),
-    "/api/create": ("POST", "a model is configured in the settings file"),
-    "/api/push": ("POST", "models are not uploaded anywhere"),
-    "/api/blobs/{digest}": ("POST", "models are not uploaded"),
-}
-
-
-def build_routes(puller: ModelPuller | None) -> Sequence[Route]:
-    """Build the routes.
-
-    puller: downloads models for /api/pull; None rejects such requests.
-    """
-    user = Access.USER
+def build_routes() -> Sequence[Route]:
     handlers: Mapping[str, Handler] = {
         "/api/chat": partial(_generate, read=read_ollama_chat, is_chat=True),
         "/api/generate": partial(_generate, read=read_ollama_generate, is_chat=False),
-        "/api/embed": create_embeddings,
-        "/api/embeddings": create_embedding,
     }
-    return (
-        *(Route(path, user, OLLAMA, {"POST": handler}) for path, handler in handlers.items()),
-        Route("/api/tags", user, OLLAMA, {"GET": list_tags}),
-        Route("/api/show", user, OLLAMA, {"POST": show}),
-        Route("/api/ps", user, OLLAMA, {"GET": list_running}),
-        Route("/api/version", Access.PUBLIC, OLLAMA, {"GET": show_version}, root="/api"),
-        Route("/api/pull", user, OLLAMA, {"POST": partial(pull, puller=puller)}),
-        *(
-            Route(
-                path,
-                user,
-                OLLAMA,
-                {method: partial(refuse, f"{method} {path.partition('/{')[0]}", reason)},
-            )
-            for path, (method, reason) in _REFUSED.items()
-        ),
-    )
+    return [
+        Route(path, Access.USER, OLLAMA, {"POST": handler}) for path, handler in handlers.items()
+    ]
 
 
 async def _generate(
@@ -164,11 +130,3 @@ def _adapt_call(
         request = replace(request, prompt=infill.ids, limits=limits)
     request = replace(request, model=name, return_prompt=request.return_prompt and renders_tokens)
     return replace(call, requests=(request,), warnings=tuple(warnings))
-
-
-# Routes of models, and the rules for model names and `keep_alive` that all routes
-# share.
-
-
-async def refuse(operation: str, reason: str, _: HttpRequest) -> JsonResponse | Responder:
-    raise Unsupported(f"{operation} is not supported: {reason}.")

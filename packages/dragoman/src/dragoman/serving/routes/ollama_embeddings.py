@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import anyio.to_thread
 from msgspec.structs import replace
@@ -17,15 +17,25 @@ from ...dialects.ollama import (
     render_embeddings,
 )
 from ...pipeline.embedding import embed
+from ..auth import Access
 from ..client_warnings import collect_warnings
 from ..disconnect import cancel_on_disconnect
+from ..error_envelope import OLLAMA
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
+from ..route import Route
 from .ollama_body import read_ollama_call
 from .ollama_keep_alive import apply_keep_alive, explain_keep_alive
 from .ollama_models import find_model_slot
 from .ollama_timer import AnswerTimer
+
+
+def build_routes() -> Sequence[Route]:
+    return (
+        Route("/api/embed", Access.USER, OLLAMA, {"POST": create_embeddings}),
+        Route("/api/embeddings", Access.USER, OLLAMA, {"POST": create_embedding}),
+    )
 
 
 async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:

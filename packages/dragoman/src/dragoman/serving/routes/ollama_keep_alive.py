@@ -6,9 +6,7 @@ import math
 
 from ...core.errors import PermissionDenied, Unsupported
 from ...dialects.field_errors import abbreviate
-from ...pipeline.model_registry import (
-    ModelSlot,
-)
+from ...pipeline.model_lifecycle import ModelSlot
 from ..http_request import HttpRequest
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 
 import msgspec
 
 from ...core.capabilities import Feature
-from ...core.errors import ModelNotFound, NotFound, PermissionDenied
+from ...core.errors import ModelNotFound, NotFound, PermissionDenied, Unsupported
 from ...core.model_download import ModelPuller, PullProgress
 from ...core.request import Sampling
 from ...dialects.field_errors import abbreviate
@@ -24,20 +25,19 @@ from ...dialects.ollama import (
     render_tags,
 )
 from ...pipeline.embedding import find_embedder
-from ...pipeline.model_registry import (
-    EmbedderBackend,
-    ModelDetails,
-    Models,
-    ModelSlot,
-    TokenBackend,
-    is_name_pattern,
-)
+from ...pipeline.engine_backends import EmbedderBackend, TokenBackend
+from ...pipeline.model_lifecycle import ModelSlot
+from ...pipeline.model_registry import Models, is_name_pattern
+from ...pipeline.served_model import ModelDetails
+from ..auth import Access
 from ..client_warnings import collect_warnings
+from ..error_envelope import OLLAMA
 from ..generation_handler import build_stream_headers
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..replay_responder import ReplayResponder
 from ..responder import Responder
+from ..route import Route
 from .ollama_body import NDJSON, read_ollama_call
 from .ollama_keep_alive import may_control_models
 
@@ -62,6 +62,40 @@ _CAPABILITIES = (
     ("reasoning", "thinking"),
 )
 """Capabilities with Ollama's names for them."""
+
+
+_REFUSED = {
+    "/api/delete": ("DELETE", "models are files of the operator, and are deleted there"),
+    "/api/copy": ("POST", "an alias is set with --served-model-name"),
+    "/api/create": ("POST", "a model is configured in the settings file"),
+    "/api/push": ("POST", "models are not uploaded anywhere"),
+    "/api/blobs/{digest}": ("POST", "models are not uploaded"),
+}
+"""Ollama's routes that are rejected, with their method and the reason."""
+
+
+def build_routes(puller: ModelPuller | None) -> Sequence[Route]:
+    """Build the routes.
+
+    puller: downloads models for /api/pull; None rejects such requests.
+    """
+    user = Access.USER
+    return (
+        Route("/api/tags", user, OLLAMA, {"GET": list_tags}),
+        Route("/api/show", user, OLLAMA, {"POST": show}),
+        Route("/api/ps", user, OLLAMA, {"GET": list_running}),
+        Route("/api/version", Access.PUBLIC, OLLAMA, {"GET": show_version}, root="/api"),
+        Route("/api/pull", user, OLLAMA, {"POST": partial(pull, puller=puller)}),
+        *(
+            Route(
+                path,
+                user,
+                OLLAMA,
+                {method: partial(_refuse, f"{method} {path.partition('/{')[0]}", reason)},
+            )
+            for path, (method, reason) in _REFUSED.items()
+        ),
+    )
 
 
 def find_model_slot(models: Models, name: str) -> tuple[ModelSlot, str]:
@@ -203,3 +237,7 @@ def _build_card(slot: ModelSlot, name: str) -> OllamaModelCard:
         template=template,
         sampling=Sampling() if model is None else model.sampling,
     )
+
+
+async def _refuse(operation: str, reason: str, _: HttpRequest) -> JsonResponse | Responder:
+    raise Unsupported(f"{operation} is not supported: {reason}.")

@@ -9,11 +9,9 @@ from ...dialects.ollama import (
     OllamaTimings,
 )
 from ...pipeline.admit import AdmittedRun
-from ...pipeline.model_registry import (
-    Models,
-    ServedModel,
-)
+from ...pipeline.model_registry import Models
 from ...pipeline.request_metrics import RequestMetrics, measure
+from ...pipeline.served_model import ServedModel
 from ..generation_responder import EventBatches
 
 

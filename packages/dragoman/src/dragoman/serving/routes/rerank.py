@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from ...core.encoder_requests import RelevanceScores, TextPairs
 from ...dialects.scoring import (
     read_rerank,
     read_score,
@@ -10,6 +15,8 @@ from ...dialects.scoring import (
     render_tei_rerank,
 )
 from ...pipeline.scoring import score_pairs
+from ...pipeline.served_model import ServedModel
+from ..auth import Access
 from ..call_reading import read_call
 from ..encoding_call import (
     build_result_header,
@@ -17,19 +24,37 @@ from ..encoding_call import (
     render_in_thread_if_large,
     run_computation,
 )
+from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..request_terms import find_queue_share
 from ..responder import Responder
+from ..route import Route
+
+
+def build_routes() -> Sequence[Route]:
+    rerank_paths = ("/rerank", "/v1/rerank", "/v2/rerank")
+    score_paths = ("/score", "/v1/score")
+    return (
+        *(Route(path, Access.USER, OPENAI, {"POST": rerank}) for path in rerank_paths),
+        *(Route(path, Access.USER, OPENAI, {"POST": score_texts}) for path in score_paths),
+    )
+
+
+async def _score(http: HttpRequest, model: ServedModel, texts: TextPairs) -> RelevanceScores:
+    share = find_queue_share(http)
+    return await run_computation(
+        http,
+        model,
+        lambda trace: score_pairs(model, replace(texts, trace=trace), queue_share=share),
+    )
 
 
 async def rerank(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_rerank)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
-        result = await run_computation(
-            http, model, score_pairs(model, call.texts, queue_share=find_queue_share(http))
-        )
+        result = await _score(http, model, call.texts)
     documents = call.texts.documents if call.return_documents else None
     header = build_result_header(http, "rerank-", model)
 
@@ -46,9 +71,7 @@ async def score_texts(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_score)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
-        result = await run_computation(
-            http, model, score_pairs(model, call.texts, queue_share=find_queue_share(http))
-        )
+        result = await _score(http, model, call.texts)
     profile = http.service.options.profile
     return JsonResponse(
         render_scores(result, build_result_header(http, "score-", model), profile),

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import Struct
 
-from ... import __version__
+from ..._version import VERSION
 from ...core.errors import RequestError, Unsupported
-from ...pipeline.model_registry import EventBackend, TokenBackend
+from ...pipeline.engine_backends import EventBackend, TokenBackend
 from ..auth import Access
 from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
@@ -120,7 +120,7 @@ async def show_loads(http: HttpRequest) -> JsonResponse | Responder:
     total = running + waiting
     loads = Loads(
         datetime.now(UTC).isoformat(),
-        __version__,
+        VERSION,
         (RankLoad(running, waiting, total),),
         TotalLoad(running, waiting, total),
     )

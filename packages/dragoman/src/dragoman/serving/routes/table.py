@@ -21,6 +21,7 @@ from . import (
     completions,
     conversations,
     embeddings,
+    engine_control,
     explain,
     files,
     health,
@@ -28,19 +29,21 @@ from . import (
     messages,
     metrics,
     model_admin,
+    model_list,
     moderations,
     ollama,
+    ollama_embeddings,
+    ollama_models,
+    rerank,
     sglang,
+    tgi,
     tokenize,
     ui,
     usage,
     vllm,
     weights,
 )
-from . import engine_control as admin
-from . import model_list as models
-from . import tgi as generate
-from .openapi import document as openapi
+from .openapi import docs_routes
 from .responses import create, stored
 from .responses.background import BackgroundRuns
 from .responses.conversation_locks import ConversationLocks
@@ -89,8 +92,9 @@ def build_routes(
         "messages": messages.build_routes(),
         "message_batches": message_batches.build_routes(features.new_message_batches),
         "embeddings": embeddings.build_routes(),
+        "rerank": rerank.build_routes(),
         "moderations": moderations.build_routes(),
-        "models": models.build_routes(),
+        "model_list": model_list.build_routes(),
         "model_admin": model_admin.build_routes(features.puller, features.downloads),
         "files": files.build_routes(),
         "batches": batches.build_routes(features.new_batches),
@@ -101,13 +105,15 @@ def build_routes(
             meters, http_metrics, features.key_metrics, features.metrics_exchange
         ),
         "usage": usage.build_routes(),
-        "generate": generate.build_routes(redirects_browsers=features.ui),
-        "ollama": ollama.build_routes(features.puller),
+        "tgi": tgi.build_routes(redirects_browsers=features.ui),
+        "ollama": ollama.build_routes(),
+        "ollama_embeddings": ollama_embeddings.build_routes(),
+        "ollama_models": ollama_models.build_routes(features.puller),
         "sglang": sglang.build_routes(),
         "vllm": vllm.build_routes(),
-        "admin": admin.build_routes(features.port_controller),
+        "engine_control": engine_control.build_routes(features.port_controller),
         "weights": weights.build_routes(),
         "ui": ui.build_routes(is_enabled=features.ui),
     }
     described = [route for group in groups.values() for route in group]
-    return {**groups, "openapi.document": openapi.build_routes(described)}
+    return {**groups, "openapi.docs_routes": docs_routes.build_routes(described)}

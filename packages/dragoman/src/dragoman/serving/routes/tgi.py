@@ -7,7 +7,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from ... import __version__
+from ..._version import VERSION
 from ...core.errors import DragomanError
 from ...dialects.interfaces import GenerationCall
 from ...dialects.sglang.reader import read_sglang
@@ -24,7 +24,7 @@ from ..route import Route
 from .ui import redirect_to_page
 
 INDEX_TEXT = f"""\
-Dragoman {__version__}, an inference API server.
+Dragoman {VERSION}, an inference API server.
 
 OpenAI's clients      base_url = this address, followed by /v1
 Anthropic's clients   base_url = this address
@@ -100,6 +100,6 @@ async def show_info(http: HttpRequest) -> JsonResponse | Responder:
             model.name,
             model.max_model_len,
             http.service.generation.reader_options.max_stop,
-            __version__,
+            VERSION,
         )
     )

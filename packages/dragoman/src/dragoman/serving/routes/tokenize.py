@@ -18,9 +18,10 @@ from ...dialects.tokenize import (
     render_detokenize,
     render_tokenize,
 )
-from ...pipeline.model_registry import EventBackend, ServedModel, TokenBackend
+from ...pipeline.engine_backends import EventBackend, TokenBackend
 from ...pipeline.prompt_encoding import add_special_tokens, render_conversation
 from ...pipeline.prompt_length import check_countable
+from ...pipeline.served_model import ServedModel
 from ..auth import Access
 from ..client_warnings import collect_warnings
 from ..disconnect import cancel_on_disconnect

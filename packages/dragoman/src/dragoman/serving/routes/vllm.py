@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from ... import __version__
+from ..._version import VERSION
 from ...core.errors import RequestError
 from ...dialects.vllm_generate.reader import read_generate
-from ...pipeline.model_registry import EventBackend, ServedModel, TokenBackend
+from ...pipeline.engine_backends import EventBackend, TokenBackend
+from ...pipeline.served_model import ServedModel
 from ..auth import Access
 from ..error_envelope import OPENAI
 from ..generation_handler import build_generation_handler
@@ -116,7 +117,7 @@ async def show_server_info(http: HttpRequest) -> JsonResponse | Responder:
     vllm_config = config if config_format == "json" else msgspec.json.encode(config).decode()
     options = http.service.options
     settings = ServerSettings(
-        __version__,
+        VERSION,
         options.profile.value,
         options.strict,
         options.max_logprobs,

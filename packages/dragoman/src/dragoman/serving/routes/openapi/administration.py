@@ -174,7 +174,7 @@ _USAGE = (
 )
 _LOADING = (response(Success), response(ModelEvent, OpenAIErrorBody, media=EVENTS))
 
-ADMINISTRATION: Operations = {
+ADMINISTRATION_OPERATIONS: Operations = {
     ("GET", "/openapi.json"): Operation(
         "Server", "Describe the API", (response(dict[str, Any]),), is_cached=True
     ),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from .... import __version__
+from ...._version import VERSION
 from ....core.errors import (
     AuthenticationError,
     BodyTooLarge,
@@ -29,31 +29,35 @@ from ....dialects.openai_errors import OpenAIErrorBody
 from ....dialects.rate_limit_headers import render_anthropic_rate_limits, render_openai_rate_limits
 from ....dialects.responses.event_schemas import RESPONSE_EVENTS
 from ....dialects.tgi.errors import TgiError
-from ... import endpoint
 from ...auth import Access
-from ...error_envelope import ErrorEnvelope
+from ...error_envelope import ANTHROPIC, BY_CLIENT, OLLAMA, OPENAI, RESPONSES, TGI, ErrorEnvelope
 from ...handler_result import CompleteResponse
 from ...http_request import HttpRequest
 from ...route import Route
-from .administration import ADMINISTRATION
-from .generation import GENERATION
-from .ollama_operations import OLLAMA
+from .administration import ADMINISTRATION_OPERATIONS
+from .generation import GENERATION_OPERATIONS
+from .ollama_operations import OLLAMA_OPERATIONS
 from .operation import BINARY, EVENTS, FORM, JSON, ApiResponse, Body, Form, Operation, Operations
-from .schemas import JsonObject, Schemas, build_any_of
-from .stored_objects import STORED
+from .schemas import OpenApiObject, Schemas, build_any_of
+from .stored_objects import STORED_OPERATIONS
 
-CATALOGUE: Operations = {**GENERATION, **STORED, **OLLAMA, **ADMINISTRATION}
+CATALOG: Operations = {
+    **GENERATION_OPERATIONS,
+    **STORED_OPERATIONS,
+    **OLLAMA_OPERATIONS,
+    **ADMINISTRATION_OPERATIONS,
+}
 
-_BINARY_STRING: JsonObject = {"type": "string", "format": "binary"}
+_BINARY_STRING: OpenApiObject = {"type": "string", "format": "binary"}
 # A placeholder in a path, such as `{id}`, or `{model:path}` with a Starlette converter.
 _PLACEHOLDER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _ERRORS: Mapping[str, tuple[object, ...]] = {
-    endpoint.OPENAI.name: (OpenAIErrorBody,),
-    endpoint.RESPONSES.name: (OpenAIErrorBody,),
-    endpoint.ANTHROPIC.name: (AnthropicErrorBody,),
-    endpoint.OLLAMA.name: (OllamaError,),
-    endpoint.TGI.name: (TgiError,),
-    endpoint.BY_CLIENT.name: (OpenAIErrorBody, AnthropicErrorBody),
+    OPENAI.name: (OpenAIErrorBody,),
+    RESPONSES.name: (OpenAIErrorBody,),
+    ANTHROPIC.name: (AnthropicErrorBody,),
+    OLLAMA.name: (OllamaError,),
+    TGI.name: (TgiError,),
+    BY_CLIENT.name: (OpenAIErrorBody, AnthropicErrorBody),
 }
 """The types of an error's body, by the name of its envelope."""
 _INTRODUCTION = """\
@@ -65,7 +69,7 @@ Every route of this server that your key may use, with its requests, responses a
 kind ends with the data `[DONE]`. A comment line is a keepalive.
 - Unknown fields of a request are reported in the header `x-dragoman-warnings`, and rejected by a strict server. With \
 `x-dragoman-warnings: body` the object of a response also lists its warnings, in `dragoman_warnings`.
-"""
+"""  # noqa: E501
 _HEADERS: Mapping[str, tuple[object, str]] = {
     "x-request-id": (str, "The request's id: the client's own if it sent a plain one."),
     "request-id": (str, "The same, for Anthropic's SDK."),
@@ -164,15 +168,15 @@ def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool)
     is_admin: whether to include the routes for administrators.
     """
     described = [
-        (route, method, CATALOGUE[method, to_path_template(route.path)])
+        (route, method, CATALOG[method, to_path_template(route.path)])
         for route in routes
         if is_admin or route.access is not Access.ADMIN
         for method in route.handlers
-        if (method, to_path_template(route.path)) in CATALOGUE
+        if (method, to_path_template(route.path)) in CATALOG
     ]
     schemas = _build_schemas(operation for _, _, operation in described)
     builder = _DocumentBuilder(schemas, requires_key)
-    paths: dict[str, JsonObject] = {}
+    paths: dict[str, OpenApiObject] = {}
     for route, method, operation in described:
         paths.setdefault(to_path_template(route.path), {})[method.lower()] = builder.describe(
             route, method, operation
@@ -192,11 +196,11 @@ def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool)
             "send": {"allOf": [{"$ref": "#/components/schemas/ResponseRequest"}, create]},
             "receive": {"anyOf": [schemas.refer(event) for event in RESPONSE_EVENTS]},
         }
-    document: JsonObject = {
+    document: OpenApiObject = {
         "openapi": "3.1.0",
         "info": {
             "title": "Dragoman",
-            "version": __version__,
+            "version": VERSION,
             "summary": "An inference API server.",
             "description": _INTRODUCTION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
@@ -270,7 +274,7 @@ class _DocumentBuilder:
         self._requires_key = requires_key
         self._errors: dict[str, tuple[ErrorEnvelope, ...]] = {}
 
-    def describe(self, route: Route, method: str, operation: Operation) -> JsonObject:
+    def describe(self, route: Route, method: str, operation: Operation) -> OpenApiObject:
         parameters = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in _PLACEHOLDER.findall(route.path)
@@ -298,7 +302,7 @@ class _DocumentBuilder:
         # Operation ids must be unique: paths with and without a slash at the end would
         # get the same one.
         suffix = "_slash" if route.path.endswith("/") and route.path != "/" else ""
-        described: JsonObject = {
+        described: OpenApiObject = {
             "operationId": re.sub(
                 r"\W+", "_", f"{method.lower()}{to_path_template(route.path)}"
             ).strip("_")
@@ -318,7 +322,7 @@ class _DocumentBuilder:
             described["security"] = [] if is_public else [{"bearer": []}, {"x-api-key": []}]
         return described
 
-    def _describe_body(self, operation: Operation) -> JsonObject:
+    def _describe_body(self, operation: Operation) -> OpenApiObject:
         forms = [body for body in operation.bodies if isinstance(body, Form)]
         if forms:
             properties = {
@@ -330,7 +334,11 @@ class _DocumentBuilder:
                 "format": "binary",
                 "description": properties["file"]["description"],
             }
-            schema: JsonObject = {"type": "object", "properties": properties, "required": ["file"]}
+            schema: OpenApiObject = {
+                "type": "object",
+                "properties": properties,
+                "required": ["file"],
+            }
             return {"required": True, "content": {FORM: {"schema": schema}}}
         alternatives = [
             {"$ref": f"#/components/schemas/{body.name}"}
@@ -338,13 +346,13 @@ class _DocumentBuilder:
             else self._schemas.refer(body)
             for body in operation.bodies
         ]
-        content: JsonObject = {JSON: {"schema": build_any_of(alternatives)}}
+        content: OpenApiObject = {JSON: {"schema": build_any_of(alternatives)}}
         if operation.accepts_binary:
             content[BINARY] = {"schema": _BINARY_STRING}
         return {"required": not operation.is_body_optional, "content": content}
 
-    def _describe_responses(self, route: Route, operation: Operation) -> JsonObject:
-        responses: JsonObject = {}
+    def _describe_responses(self, route: Route, operation: Operation) -> OpenApiObject:
+        responses: OpenApiObject = {}
         envelopes = operation.envelopes or (route.envelope,)
         dialects = _add_client_envelopes(envelopes)
         names = (
@@ -398,7 +406,7 @@ class _DocumentBuilder:
             **{status: error for status, error in errors.items() if status not in responses},
         }
 
-    def _describe_content(self, response: ApiResponse) -> JsonObject:
+    def _describe_content(self, response: ApiResponse) -> OpenApiObject:
         if response.media == BINARY:
             return {"schema": _BINARY_STRING}
         if not response.types:
@@ -412,9 +420,9 @@ class _DocumentBuilder:
         properties = {"event": {"type": "string"}, "data": data}
         return {"schema": {"type": "object", "properties": properties, "required": ["data"]}}
 
-    def describe_errors(self) -> JsonObject:
+    def describe_errors(self) -> OpenApiObject:
         """Build the error responses to which the operations built so far refer."""
-        described: JsonObject = {}
+        described: OpenApiObject = {}
         for name, envelopes in sorted(self._errors.items()):
             types = dict.fromkeys(type for envelope in envelopes for type in _ERRORS[envelope.name])
             names = (
@@ -454,7 +462,7 @@ def _name_limit_headers(envelopes: Iterable[ErrorEnvelope]) -> list[str]:
     ]
 
 
-def _refer_to_headers(names: Iterable[str]) -> JsonObject:
+def _refer_to_headers(names: Iterable[str]) -> OpenApiObject:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 

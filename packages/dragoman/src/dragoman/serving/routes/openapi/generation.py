@@ -49,17 +49,9 @@ from ....dialects.vllm_generate.wire import (
     VllmSamplingParams,
 )
 from ....prompts.tokenizer_info import TokenizerInfo
-from ... import endpoint
-from .operation import (
-    EVENTS,
-    MODEL,
-    TEXT,
-    ApiResponse,
-    Body,
-    Operation,
-    Operations,
-    response,
-)
+from ...error_envelope import OPENAI
+from ...error_envelope import TGI as TGI_ENVELOPE
+from .operation import EVENTS, MODEL, TEXT, ApiResponse, Body, Operation, Operations, response
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -141,7 +133,7 @@ _COMPLETION_RESPONSES = (
     response(TextCompletionChunk, OpenAIErrorBody, media=EVENTS),
 )
 _TGI_EVENTS = response(TgiStreamEvent, TgiError, media=EVENTS)
-_SHARED_ENVELOPES = (endpoint.OPENAI, endpoint.TGI)
+_SHARED_ENVELOPES = (OPENAI, TGI_ENVELOPE)
 _EXPLANATION = (response(ExplanationBody),)
 
 _GENERATE = Operation(
@@ -172,7 +164,7 @@ def _explain(tag: str, *bodies: Body) -> Operation:
     )
 
 
-GENERATION: Operations = {
+GENERATION_OPERATIONS: Operations = {
     ("POST", "/v1/chat/completions"): Operation(
         "Chat Completions",
         "Answer a conversation",

@@ -28,13 +28,7 @@ from ....dialects.ollama.wire import (
     OllamaModelBody,
     OllamaOptions,
 )
-from .operation import (
-    LINES,
-    Body,
-    Operation,
-    Operations,
-    response,
-)
+from .operation import LINES, Body, Operation, Operations, response
 
 _TAG = "Ollama"
 
@@ -83,7 +77,7 @@ OLLAMA_MODEL_REQUEST = Body(
 )
 
 
-OLLAMA: Operations = {
+OLLAMA_OPERATIONS: Operations = {
     ("POST", "/api/chat"): Operation(
         _TAG,
         "Answer a conversation",

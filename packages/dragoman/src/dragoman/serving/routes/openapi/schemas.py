@@ -18,7 +18,7 @@ from msgspec import NODEFAULT, Struct, inspect
 from ....dialects.parameter_table import SupportStatus
 from .operation import Body
 
-JsonObject = dict[str, Any]
+OpenApiObject = dict[str, Any]
 
 
 REF = "#/components/schemas/"
@@ -57,7 +57,7 @@ class Schemas:
         infos = inspect.multi_type_info(types)
         self._by_type = {repr(type): _build(info) for type, info in zip(types, infos, strict=True)}
         sent_structs = _find_structs(inspect.multi_type_info([*parts, *requests]))
-        self.components: dict[str, JsonObject] = {
+        self.components: dict[str, OpenApiObject] = {
             name: _build_struct(struct, is_sent=name in sent_structs)
             for name, struct in _find_structs(infos).items()
         }
@@ -78,11 +78,11 @@ class Schemas:
                 pending += _find_references(repr(self.components[name]))
         self.components = {name: self.components[name] for name in sorted(used)}
 
-    def refer(self, type: object) -> JsonObject:
+    def refer(self, type: object) -> OpenApiObject:
         """Return the schema of a type; for a struct it is a reference to its component."""
         return self._by_type[repr(type)]
 
-    def _merge(self, body: Body) -> JsonObject:
+    def _merge(self, body: Body) -> OpenApiObject:
         """Build the schema of a body: the fields of its structs, then those that are
         only in the table.
         """
@@ -120,7 +120,7 @@ class Schemas:
                 **field_text,
             }
         required = [name for part in parts for name in part.get("required", ())]
-        merged: JsonObject = {"title": body.name, "type": "object"}
+        merged: OpenApiObject = {"title": body.name, "type": "object"}
         if len(parts) == 1 and "description" in parts[0]:
             merged["description"] = parts[0]["description"]
         merged["properties"] = {name: properties[name] for name in (*required, *properties)}
@@ -173,7 +173,7 @@ def _find_structs(infos: Iterable[inspect.Type]) -> Mapping[str, inspect.StructT
     return structs
 
 
-def _build(info: inspect.Type) -> JsonObject:  # noqa: C901, PLR0911, PLR0912 - a table
+def _build(info: inspect.Type) -> OpenApiObject:  # noqa: C901, PLR0911, PLR0912 - a table
     match info:
         case inspect.Metadata(type=inner):
             return _build(inner)
@@ -221,7 +221,7 @@ def _build(info: inspect.Type) -> JsonObject:  # noqa: C901, PLR0911, PLR0912 - 
         case inspect.DictType(value_type=value):
             return {"type": "object", "additionalProperties": _build(value)}
         case inspect.UnionType(types=several):
-            union: JsonObject = {"anyOf": [_build(alternative) for alternative in several]}
+            union: OpenApiObject = {"anyOf": [_build(alternative) for alternative in several]}
             structs = [
                 alternative
                 for alternative in several
@@ -235,13 +235,13 @@ def _build(info: inspect.Type) -> JsonObject:  # noqa: C901, PLR0911, PLR0912 - 
             return {}
 
 
-def _build_struct(info: inspect.StructType, *, is_sent: bool) -> JsonObject:
+def _build_struct(info: inspect.StructType, *, is_sent: bool) -> OpenApiObject:
     """Build the schema of a struct.
 
     is_sent: clients send it, so fields with a default are optional. The server always
         writes them, except with `omit_defaults` or a value of `UNSET`.
     """
-    properties: dict[str, JsonObject] = (
+    properties: dict[str, OpenApiObject] = (
         {} if info.tag_field is None else {info.tag_field: {"const": info.tag}}
     )
     required = list(properties)
@@ -259,7 +259,7 @@ def _build_struct(info: inspect.StructType, *, is_sent: bool) -> JsonObject:
             required.append(field.encode_name)
         if is_sent and isinstance(field.default, str | int | float):
             properties[field.encode_name]["default"] = field.default
-    schema: JsonObject = {
+    schema: OpenApiObject = {
         "title": info.cls.__name__,
         "type": "object",
         **_describe(info.cls, properties),
@@ -272,7 +272,7 @@ def _build_struct(info: inspect.StructType, *, is_sent: bool) -> JsonObject:
     return schema
 
 
-def _describe(struct: type[Struct], properties: dict[str, JsonObject]) -> JsonObject:
+def _describe(struct: type[Struct], properties: dict[str, OpenApiObject]) -> OpenApiObject:
     """Return the description of a struct. Move lines `name: text` of its docstring to
     the schemas of these fields.
     """
@@ -295,7 +295,7 @@ def _describe(struct: type[Struct], properties: dict[str, JsonObject]) -> JsonOb
     return {"description": "\n".join(text).strip()} if any(text) else {}
 
 
-def _build_constant(value: object) -> JsonObject:
+def _build_constant(value: object) -> OpenApiObject:
     """Build the schema of one value. Objects and lists get no `const`: client
     generators expect a scalar in it.
     """
@@ -313,7 +313,7 @@ def _build_constant(value: object) -> JsonObject:
             }
         case list():
             items = [_build_constant(inner) for inner in cast("list[object]", value)]
-            first: JsonObject = {"prefixItems": items} if items else {}
+            first: OpenApiObject = {"prefixItems": items} if items else {}
             return {
                 "type": "array",
                 "items": {},
@@ -325,5 +325,5 @@ def _build_constant(value: object) -> JsonObject:
             return {"const": value}
 
 
-def build_any_of(alternatives: list[JsonObject]) -> JsonObject:
+def build_any_of(alternatives: list[OpenApiObject]) -> OpenApiObject:
     return alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}

@@ -55,7 +55,7 @@ hosted tools are kept as sent.
 """
 
 
-STORED: Operations = {
+STORED_OPERATIONS: Operations = {
     ("GET", "/v1/chat/completions"): Operation(
         _CHAT,
         "List stored completions",

@@ -15,8 +15,8 @@ from ....dialects.responses import ResponsesCall, read_responses, render_input_t
 from ....dialects.responses.errors import render_error_fields
 from ....dialects.responses.stored_events import StoredEvent, build_event
 from ....dialects.server_sent_events import DONE, KEEPALIVE_COMMENT
+from ....pipeline.engine_backends import TokenBackend
 from ....pipeline.engine_token_count import count_with_engine
-from ....pipeline.model_registry import TokenBackend
 from ....pipeline.prompt_length import check_countable
 from ....pipeline.prompt_truncation import build_dropped_warning, build_fitting_prompt
 from ....store import Key
@@ -123,11 +123,8 @@ class _ReplayFraming:
             yield b"".join(event.render() for event in events)
 
 
-# POST /v1/responses/compact: the model summarizes a conversation, through the normal
-# generation path.
-
-
 async def compact(http: HttpRequest) -> JsonResponse | Responder:
+    """Let the model summarize a conversation, through the normal generation path."""
     responses_call = await read_call(http, partial(read_responses, compact=True))
     if responses_call.background:
         raise Unsupported("Compaction is not supported in the background.", param="background")
@@ -137,10 +134,6 @@ async def compact(http: HttpRequest) -> JsonResponse | Responder:
     items = (*history.items, *render_own_items(responses_call, header.id))
     writer = responses_call.create_compacted_writer(header, items)
     return build_responder(http, writer, admitted, admitted.run.batches, stream=False)
-
-
-# POST /v1/responses/input_tokens: `usage.input_tokens` of the same call, without
-# generation.
 
 
 async def read_call_with_history(http: HttpRequest) -> GenerationCall:

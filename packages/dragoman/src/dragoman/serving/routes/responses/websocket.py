@@ -27,7 +27,7 @@ from ...access_policy import AccessPolicy
 from ...auth import Access
 from ...call_admission import AdmittedCall
 from ...call_reading import build_reader_options, run_in_thread_if_large
-from ...disconnect import never
+from ...disconnect import ignore_disconnect
 from ...endpoint import format_address
 from ...error_envelope import RESPONSES
 from ...generation_handler import find_header_timeout
@@ -73,7 +73,7 @@ class ResponsesWebSocket:
         self._open_count = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        http = build_http_request(scope, receive, never, self._service, self.envelope)
+        http = build_http_request(scope, receive, ignore_disconnect, self._service, self.envelope)
         # ASGI: `websocket.connect` must be received before the handshake is accepted or
         #     rejected.
         await receive()

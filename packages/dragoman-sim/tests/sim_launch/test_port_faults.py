@@ -16,11 +16,15 @@ import pytest
 import pytest_asyncio
 
 from dragoman.core.errors import RequestError
-from dragoman.launch.server import Server, ShutdownConfig, assemble_server, build_uvicorn_config
+from dragoman.launch.graceful_shutdown import Server, ShutdownConfig
+from dragoman.launch.port_dispatcher import PortDispatcher
+from dragoman.launch.server_assembly import assemble_server
+from dragoman.launch.uvicorn_config import build_uvicorn_config
 from dragoman.serving.port_faults import PortCommand
 from dragoman.settings import load_settings
-from dragoman_sim.instances import PortDispatcher, expand_instances
-from dragoman_sim.port_faults import ServerPort, ServerPortController, ServerPorts, plan_changes
+from dragoman_sim.instances import expand_instances
+from dragoman_sim.port_faults import FaultyPort
+from dragoman_sim.port_schedule import FaultyPortController, FaultyPorts, plan_changes
 
 ENDLESS = {"prompt": "Hello", "max_tokens": 5_000, "ignore_eos": True, "stream": True}
 SHORT = {**ENDLESS, "max_tokens": 40}
@@ -95,19 +99,21 @@ async def fleet() -> AsyncGenerator[Fleet]:
         {"model": "sim", "port": "0", "store": "none", "instances": "2", "time_scale": "2"}, {}
     )
     timers = Timers()
-    doors = ServerPorts([ServerPort(one) for one in expand_instances(settings)], timers.later)
+    ports_of_process = FaultyPorts(
+        [FaultyPort(one) for one in expand_instances(settings)], timers.later
+    )
     each = [
-        assemble_server(one, b"", ServerPortController(one_port, doors))
-        for one, one_port in zip(expand_instances(settings), doors.ports, strict=True)
+        assemble_server(one, b"", FaultyPortController(port, ports_of_process))
+        for one, port in zip(expand_instances(settings), ports_of_process.ports, strict=True)
     ]
-    sockets = [one_port.listen() for one_port in doors.ports]
-    ports = [one_port.port for one_port in doors.ports]
+    sockets = [port.listen() for port in ports_of_process.ports]
+    ports = [port.port for port in ports_of_process.ports]
     app = PortDispatcher({port: one.application for port, one in zip(ports, each, strict=True)})
     server = Server(
         build_uvicorn_config(app, settings),
         *(one.models for one in each),
         shutdown_config=ShutdownConfig(timeout=0.0),
-        server_ports=doors,
+        server_ports=ports_of_process,
     )
     task = asyncio.create_task(server.serve(sockets=sockets))
     while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it

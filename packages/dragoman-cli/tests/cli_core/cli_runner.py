@@ -1,16 +1,19 @@
-"""Call a command of the CLI, and return its output."""
+"""Call a command of the command line in this process, and return its output."""
 
 from __future__ import annotations
 
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
-from dragoman.cli import create_app
+from dragoman_cli import CommandLine
 
 
-def call(*arguments: str) -> Result:
-    app = create_app(lambda _settings, _say, _reload: 0, {})
+def call(*arguments: str, stdin: str | None = None) -> Result:
     return CliRunner().invoke(
-        app, arguments, prog_name="dragoman", env={"COLUMNS": "200", "NO_COLOR": "1"}
+        CommandLine(),
+        arguments,
+        input=stdin,
+        prog_name="dragoman",
+        env={"COLUMNS": "200", "NO_COLOR": "1"},
     )
 
 

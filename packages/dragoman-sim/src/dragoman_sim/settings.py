@@ -1,16 +1,15 @@
-"""Settings of a simulated vLLM; some also apply to a real one."""
+"""The settings of `serve sim` beside those of the server."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from .sections import VLLM_ENGINES, Instances, Option
-from .serving import ServingSettings
+from msgspec import Struct
+
+from dragoman.settings.option import Option
 
 
-# A struct cannot have two bases with fields, so these settings continue those of the
-# HTTP API.
-class SimulatorSettings(ServingSettings, frozen=True, kw_only=True):
+class SimulatorSettings(Struct, frozen=True, kw_only=True):
     """Settings of the `sim` engine. None means that the profile decides."""
 
     profile: Annotated[
@@ -52,19 +51,6 @@ class SimulatorSettings(ServingSettings, frozen=True, kw_only=True):
             engines=("sim",),
         ),
     ] = 0.0
-    block_size: Annotated[
-        int | None,
-        Option("Simulator", "KV cache block size in tokens.", minimum=1, engines=VLLM_ENGINES),
-    ] = None
-    num_gpu_blocks_override: Annotated[
-        int | None,
-        Option(
-            "Simulator",
-            "Number of KV cache blocks, instead of the profile's.",
-            minimum=2,
-            engines=VLLM_ENGINES,
-        ),
-    ] = None
     enable_lora: Annotated[
         bool,
         Option(
@@ -144,31 +130,6 @@ class SimulatorSettings(ServingSettings, frozen=True, kw_only=True):
             engines=("sim",),
         ),
     ] = None
-    enable_chunked_prefill: Annotated[
-        bool,
-        Option(
-            "Simulator",
-            "Disable chunked prefill, so that each prompt is computed in a single step.",
-            engines=VLLM_ENGINES,
-        ),
-    ] = True
-    scheduling_policy: Annotated[
-        Literal["fcfs", "priority"] | None,
-        Option(
-            "Simulator",
-            "Scheduling policy: first come first served, or lowest priority value first.",
-            engines=VLLM_ENGINES,
-        ),
-    ] = None
-    speculative_config: Annotated[
-        str | None,
-        Option(
-            "Simulator",
-            "Speculative decoding, in vLLM's JSON format: method, num_speculative_tokens, ...",
-            metavar="JSON",
-            engines=VLLM_ENGINES,
-        ),
-    ] = None
     sim_acceptance_rates: Annotated[
         str | None,
         Option(
@@ -179,37 +140,6 @@ class SimulatorSettings(ServingSettings, frozen=True, kw_only=True):
             engines=("sim",),
         ),
     ] = None
-    data_parallel_size: Annotated[
-        int,
-        Option(
-            "Simulator",
-            "Number of data-parallel engine replicas.",
-            minimum=1,
-            maximum=1024,
-            engines=VLLM_ENGINES,
-        ),
-    ] = 1
-    instances: Annotated[
-        Instances,
-        Option(
-            "Simulator",
-            "Run several simulated servers in this process, on consecutive ports: a number, or a "
-            "list of "
-            "per-instance settings (and `count`) as JSON or as a section of the configuration "
-            "file.",
-            metavar="N|JSON",
-            engines=("sim",),
-        ),
-    ] = Instances()
-    kv_events_config: Annotated[
-        str | None,
-        Option(
-            "Simulator",
-            "Publish KV cache events over ZeroMQ, in vLLM's JSON format.",
-            metavar="JSON",
-            engines=VLLM_ENGINES,
-        ),
-    ] = None
     kv_events_version: Annotated[
         Literal["0.33", "0.19"],
         Option(
@@ -218,15 +148,6 @@ class SimulatorSettings(ServingSettings, frozen=True, kw_only=True):
             engines=("sim",),
         ),
     ] = "0.33"
-    kv_transfer_config: Annotated[
-        str | None,
-        Option(
-            "Simulator",
-            "KV transfer for disaggregated prefill and decode, in vLLM's JSON format.",
-            metavar="JSON",
-            engines=VLLM_ENGINES,
-        ),
-    ] = None
     kv_offloading_size: Annotated[
         float | None,
         Option(
@@ -241,7 +162,6 @@ class SimulatorSettings(ServingSettings, frozen=True, kw_only=True):
         str,
         Option("Simulator", "KV offloading backend; only `native` is simulated.", engines=("sim",)),
     ] = "native"
-    seed: Annotated[int, Option("Simulator", "Random seed.", engines=VLLM_ENGINES)] = 0
     sim_mode: Annotated[
         Literal["random", "echo"],
         Option(

@@ -1,7 +1,8 @@
-"""An answer of each API in one common form, read from a whole response or folded from a stream.
+"""The response of each API in one common form, read from a non-streamed response or
+accumulated from a stream.
 
-The `fold` functions accumulate a stream as the official clients do. They are lenient: `conformance` checks the form of
-streams.
+The `fold` functions accumulate a stream as the official clients do. They are lenient:
+`rules` checks the format of streams.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from .rules.json_values import Violation, require
-from .session import Json, get_object, get_objects
+from .json_objects import get_object, get_objects
+from .rules.json_values import JsonObject, Violation, require
 from .sse import parse_chunks, parse_json_object, parse_lines, parse_sse
 
 REASONS = {
@@ -19,14 +20,14 @@ REASONS = {
     "model_context_window_exceeded": "length",
     "completed": "stop", "max_output_tokens": "length",
 }  # fmt: skip
-"""An API's finish reason -> the common one of `ClientAnswer.reason`; others stay as
+"""An API's finish reason -> the common one of `ParsedResponse.reason`; others stay as
 they are.
 """
 
 
 @dataclass(slots=True)
-class ClientAnswer:
-    """An answer as a client reads it from a whole response or from a stream.
+class ParsedResponse:
+    """A response as a client reads it, streamed or not.
 
     calls: name and arguments (JSON text) of each tool call.
     reason: `stop`, `length`, `calls`, or another finish reason of the API; None if
@@ -46,7 +47,7 @@ def _normalize(reason: object) -> str | None:
     return None if reason is None else REASONS.get(str(reason), str(reason))
 
 
-def read_chat(reply: Json, index: int = 0) -> ClientAnswer:
+def read_chat(reply: JsonObject, index: int = 0) -> ParsedResponse:
     choice = reply["choices"][index]
     message = choice["message"]
     usage = get_object(reply, "usage")
@@ -54,7 +55,7 @@ def read_chat(reply: Json, index: int = 0) -> ClientAnswer:
         (call["function"]["name"], call["function"]["arguments"])
         for call in get_objects(message, "tool_calls")
     ]
-    return ClientAnswer(
+    return ParsedResponse(
         message.get("content") or "",
         message.get("reasoning_content") or message.get("reasoning") or "",
         calls,
@@ -64,11 +65,11 @@ def read_chat(reply: Json, index: int = 0) -> ClientAnswer:
     )
 
 
-def fold_chat(data: bytes, index: int = 0) -> ClientAnswer:
+def fold_chat(data: bytes, index: int = 0) -> ParsedResponse:
     """Accumulate one choice of a stream as openai-python does: deltas of a call belong
     together by their index.
     """
-    answer = ClientAnswer()
+    answer = ParsedResponse()
     calls = dict[int, list[str]]()
     for chunk in parse_chunks(data):
         _raise_error(chunk)
@@ -92,15 +93,15 @@ def fold_chat(data: bytes, index: int = 0) -> ClientAnswer:
     return answer
 
 
-def read_completion(reply: Json) -> ClientAnswer:
+def read_completion(reply: JsonObject) -> ParsedResponse:
     choice = reply["choices"][0]
     usage = get_object(reply, "usage")
     counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    return ClientAnswer(choice["text"], "", [], _normalize(choice["finish_reason"]), *counts)
+    return ParsedResponse(choice["text"], "", [], _normalize(choice["finish_reason"]), *counts)
 
 
-def fold_completion(data: bytes) -> ClientAnswer:
-    answer = ClientAnswer()
+def fold_completion(data: bytes) -> ParsedResponse:
+    answer = ParsedResponse()
     for chunk in parse_chunks(data):
         _raise_error(chunk)
         _read_usage(answer, chunk.get("usage"), "prompt_tokens", "completion_tokens")
@@ -111,9 +112,9 @@ def fold_completion(data: bytes) -> ClientAnswer:
     return answer
 
 
-def read_response(reply: Json) -> ClientAnswer:
+def read_response(reply: JsonObject) -> ParsedResponse:
     require(reply.get("status") != "failed", f"the response failed: {reply.get('error')}")
-    answer = ClientAnswer(
+    answer = ParsedResponse(
         reason=_normalize(get_object(reply, "incomplete_details").get("reason") or reply["status"])
     )
     for item in reply["output"]:
@@ -131,11 +132,11 @@ def read_response(reply: Json) -> ClientAnswer:
     return answer
 
 
-def fold_response(data: bytes) -> ClientAnswer:
+def fold_response(data: bytes) -> ParsedResponse:
     """Accumulate the deltas of a stream; usage and status come from the terminal event.
     Raises Violation.
     """
-    answer = ClientAnswer()
+    answer = ParsedResponse()
     names = dict[int, str]()
     arguments = dict[int, str]()
     for event in parse_chunks(data):
@@ -165,8 +166,8 @@ def fold_response(data: bytes) -> ClientAnswer:
     return answer
 
 
-def read_message(reply: Json) -> ClientAnswer:
-    answer = ClientAnswer(reason=_normalize(reply["stop_reason"]))
+def read_message(reply: JsonObject) -> ParsedResponse:
+    answer = ParsedResponse(reason=_normalize(reply["stop_reason"]))
     for block in reply["content"]:
         match block["type"]:
             case "text":
@@ -181,11 +182,11 @@ def read_message(reply: Json) -> ClientAnswer:
     return answer
 
 
-def fold_message(data: bytes) -> ClientAnswer:
+def fold_message(data: bytes) -> ParsedResponse:
     """Accumulate a stream as anthropic-python does, which drops events without a name.
     Raises Violation.
     """
-    answer = ClientAnswer()
+    answer = ParsedResponse()
     calls = dict[int, list[str]]()
     for named in parse_sse(data):
         if named.name is None:
@@ -213,13 +214,13 @@ def fold_message(data: bytes) -> ClientAnswer:
     return answer
 
 
-def read_ollama(reply: Json) -> ClientAnswer:
+def read_ollama(reply: JsonObject) -> ParsedResponse:
     message = get_object(reply, "message")
     calls = [
         (call["function"]["name"], json.dumps(call["function"]["arguments"]))
         for call in get_objects(message, "tool_calls")
     ]
-    return ClientAnswer(
+    return ParsedResponse(
         message.get("content", "") if "message" in reply else reply.get("response", ""),
         message.get("thinking") or reply.get("thinking") or "",
         calls,
@@ -229,8 +230,8 @@ def read_ollama(reply: Json) -> ClientAnswer:
     )
 
 
-def fold_ollama(data: bytes) -> ClientAnswer:
-    answer = ClientAnswer()
+def fold_ollama(data: bytes) -> ParsedResponse:
+    answer = ParsedResponse()
     for line in parse_lines(data):
         _raise_error(line)
         piece = read_ollama(line)
@@ -247,17 +248,17 @@ def fold_ollama(data: bytes) -> ClientAnswer:
     return answer
 
 
-def _raise_error(event: Json) -> None:
+def _raise_error(event: JsonObject) -> None:
     require(not event.get("error"), f"the stream fails: {event.get('error')}")
 
 
-def _read_usage(answer: ClientAnswer, usage: Json | None, prompt: str, output: str) -> None:
+def _read_usage(answer: ParsedResponse, usage: JsonObject | None, prompt: str, output: str) -> None:
     if usage:
         answer.prompt_tokens = usage.get(prompt)
         answer.output_tokens = usage.get(output)
 
 
-def _read_message_usage(answer: ClientAnswer, usage: Json | None) -> None:
+def _read_message_usage(answer: ParsedResponse, usage: JsonObject | None) -> None:
     """Set the token counts. Anthropic's input_tokens excludes tokens read from the
     cache or written to it.
     """

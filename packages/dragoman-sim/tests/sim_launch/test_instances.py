@@ -11,9 +11,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from dragoman.launch.server import assemble_server
+from dragoman.launch.port_dispatcher import PortDispatcher
+from dragoman.launch.server_assembly import assemble_server
 from dragoman.settings import Settings, load_settings
-from dragoman_sim.instances import PortDispatcher, expand_instances
+from dragoman_sim.instances import expand_instances
 
 PROFILE = "rtx4090-llama-3.1-8b"
 

@@ -1,0 +1,162 @@
+"""Assembly of the application from the settings."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..dialects.interfaces import Profile
+from ..pipeline.model_registry import Models
+from ..serving.app import Application, build_asgi_app
+from ..serving.clock import Clock, IdGenerator, SystemClock
+from ..serving.cors import CorsPolicy
+from ..serving.media import MediaOptions, MediaResolver
+from ..serving.merged_metrics import MetricsExchange
+from ..serving.port_faults import PortController
+from ..serving.request_log import RequestLog
+from ..serving.serving_options import ServingOptions
+from ..serving.stream_keepalive import StreamTimeouts
+from ..settings import ServingSettings, Settings, SettingsError, is_loopback
+from ..store import Store
+from ..tenants.limits_store import LimitsStore
+from .configured_models import build_models_in_background
+from .engine_spec import find_spec_of_model
+from .hub_models import HubPuller
+from .limits_store import build_counters, build_limits_store, check_limits_store
+from .logs import build_telemetry
+from .reload import load_tenants
+from .store_builder import build_store, check_store
+
+
+def serves_ui(settings: Settings) -> bool:
+    """Whether the page at /ui is served; by default on a loopback address only."""
+    return (
+        settings.uds is None and is_loopback(settings.host) if settings.ui is None else settings.ui
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AssembledServer:
+    """A configured server that is not running yet."""
+
+    settings: Settings
+    models: Models
+    application: Application
+
+
+ModelsBuilder = Callable[[Settings, Clock], Models]
+
+
+def assemble_server(
+    settings: Settings,
+    secret: bytes,
+    port_controller: PortController | None = None,
+    build: ModelsBuilder | None = None,
+    metrics_exchange: MetricsExchange | None = None,
+    ids: IdGenerator | None = None,
+) -> AssembledServer:
+    """Build the models, the store and the application.
+
+    port_controller: controls the ports of a simulated server.
+    build: see `run`.
+    metrics_exchange, ids: see `build_asgi_app`.
+
+    Raises: SettingsError.
+    """
+    models = (build or build_models_in_background)(settings, SystemClock())
+    store = build_store(settings, os.environ)
+    if store is not None:
+        # Checked before listening, so that an unusable store is reported at startup.
+        asyncio.run(check_store(store))
+    limits_store = build_limits_store(settings, os.environ)
+    if limits_store is not None:
+        asyncio.run(check_limits_store(limits_store))
+    application = build_application(
+        settings,
+        models,
+        secret,
+        store,
+        port_controller,
+        metrics_exchange,
+        ids=ids,
+        limits_store=limits_store,
+    )
+    return AssembledServer(settings, models, application)
+
+
+def build_application(
+    settings: Settings,
+    models: Models,
+    secret: bytes,
+    store: Store | None,
+    port_controller: PortController | None = None,
+    metrics_exchange: MetricsExchange | None = None,
+    *,
+    ids: IdGenerator | None = None,
+    limits_store: LimitsStore | None = None,
+    requires_lifespan: bool = False,
+) -> Application:
+    """Build the application from the settings.
+
+    metrics_exchange, ids, requires_lifespan: see `build_asgi_app`.
+
+    Raises: SettingsError.
+    """
+    return build_asgi_app(
+        models,
+        options=build_serving_options(settings),
+        ids=ids,
+        secret=secret,
+        store=store,
+        media=MediaResolver(MediaOptions(settings.media_urls, settings.media_hosts)),
+        request_log=None
+        if settings.request_log is None
+        else open_request_log(settings.request_log),
+        port_controller=port_controller,
+        puller=HubPuller(settings),
+        telemetry=build_telemetry(settings, os.environ),
+        tenants=None if settings.keys_file is None else load_tenants(settings.keys_file),
+        counters=build_counters(limits_store),
+        metrics_exchange=metrics_exchange,
+        requires_lifespan=requires_lifespan,
+    )
+
+
+def open_request_log(path: str) -> RequestLog:
+    """Open the request log before serving, so that a wrong path is reported at startup.
+
+    Raises:
+        SettingsError: the file cannot be written.
+    """
+    try:
+        return RequestLog(Path(path))
+    except OSError as error:
+        raise SettingsError(f"--request-log: {path} cannot be written: {error.strerror}") from error
+
+
+def build_serving_options(settings: Settings) -> ServingOptions:
+    """Build the serving options from the settings. Raises SettingsError for an invalid
+    origin.
+    """
+    try:
+        cors = CorsPolicy(settings.allowed_origins)
+    except ValueError as error:
+        raise SettingsError(f"--allowed-origins: {error}") from error
+    unchanged: dict[str, Any] = {
+        name: getattr(settings, name) for name in ServingSettings.__struct_fields__
+    }
+    spec = find_spec_of_model(settings)
+    return ServingOptions(
+        **unchanged,
+        # The API profile as configured, else `vllm` for the simulator and `openai` for
+        # other engines.
+        profile=Profile(settings.api_profile or ("openai" if spec is None else spec.api_profile)),
+        bind=None if settings.uds is not None else settings.host,
+        cors=cors,
+        timeouts=StreamTimeouts(keepalive=settings.keepalive_interval),
+        ui=serves_ui(settings),
+    )

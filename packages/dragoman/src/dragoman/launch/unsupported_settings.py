@@ -1,0 +1,47 @@
+"""Warnings about settings that no configured engine supports."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from ..settings import (
+    Settings,
+    SettingsError,
+    describe_unsupported,
+    find_changed_settings,
+)
+from .model_name import parse_model
+
+log = logging.getLogger(__name__)
+
+
+def warn_unsupported(settings: Settings) -> None:
+    """Warn about settings that no configured engine supports.
+
+    Raises:
+        SettingsError: instead of a warning, with `--strict`.
+    """
+    entries = settings.models.entries
+    kinds = [_parse_kind(settings.for_entry(entry).model) for entry in entries] or [
+        _parse_kind(settings.model)
+    ]
+    warn_unsupported_names(settings, find_changed_settings(settings), *kinds)
+    for entry, kind in zip(entries, kinds, strict=False):
+        warn_unsupported_names(settings, dict(entry.overrides), kind)
+    for instance in settings.instances.items:
+        warn_unsupported_names(settings, dict(instance.overrides), *kinds)
+
+
+def _parse_kind(model: str) -> str:
+    try:
+        return parse_model(model)[0]
+    except ValueError as error:
+        raise SettingsError(f"cannot serve {model}: {error}") from error
+
+
+def warn_unsupported_names(settings: Settings, names: Iterable[str], *kinds: str) -> None:
+    for warning in describe_unsupported(names, *kinds):
+        if settings.strict:
+            raise SettingsError(warning)
+        log.warning(warning)

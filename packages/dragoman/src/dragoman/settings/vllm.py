@@ -1,0 +1,95 @@
+"""Settings of vLLM's scheduler, for a real one and for engines that simulate it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from .option import VLLM_ENGINES, Option
+from .sections import Instances
+from .serving import ServingSettings
+
+
+# A struct cannot have two bases with fields, so these settings continue those of the
+# HTTP API.
+class VllmSettings(ServingSettings, frozen=True, kw_only=True):
+    """Settings under vLLM's names. None means that the engine decides."""
+
+    block_size: Annotated[
+        int | None,
+        Option("vLLM", "KV cache block size in tokens.", minimum=1, engines=VLLM_ENGINES),
+    ] = None
+    num_gpu_blocks_override: Annotated[
+        int | None,
+        Option(
+            "vLLM",
+            "Number of KV cache blocks, instead of the profile's.",
+            minimum=2,
+            engines=VLLM_ENGINES,
+        ),
+    ] = None
+    enable_chunked_prefill: Annotated[
+        bool,
+        Option(
+            "vLLM",
+            "Disable chunked prefill, so that each prompt is computed in a single step.",
+            engines=VLLM_ENGINES,
+        ),
+    ] = True
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority"] | None,
+        Option(
+            "vLLM",
+            "Scheduling policy: first come first served, or lowest priority value first.",
+            engines=VLLM_ENGINES,
+        ),
+    ] = None
+    speculative_config: Annotated[
+        str | None,
+        Option(
+            "vLLM",
+            "Speculative decoding, in vLLM's JSON format: method, num_speculative_tokens, ...",
+            metavar="JSON",
+            engines=VLLM_ENGINES,
+        ),
+    ] = None
+    data_parallel_size: Annotated[
+        int,
+        Option(
+            "vLLM",
+            "Number of data-parallel engine replicas.",
+            minimum=1,
+            maximum=1024,
+            engines=VLLM_ENGINES,
+        ),
+    ] = 1
+    instances: Annotated[
+        Instances,
+        Option(
+            "Server",
+            "Run several simulated servers in this process, on consecutive ports: a number, or a "
+            "list of "
+            "per-instance settings (and `count`) as JSON or as a section of the configuration "
+            "file.",
+            metavar="N|JSON",
+            engines=("sim",),
+        ),
+    ] = Instances()
+    kv_events_config: Annotated[
+        str | None,
+        Option(
+            "vLLM",
+            "Publish KV cache events over ZeroMQ, in vLLM's JSON format.",
+            metavar="JSON",
+            engines=VLLM_ENGINES,
+        ),
+    ] = None
+    kv_transfer_config: Annotated[
+        str | None,
+        Option(
+            "vLLM",
+            "KV transfer for disaggregated prefill and decode, in vLLM's JSON format.",
+            metavar="JSON",
+            engines=VLLM_ENGINES,
+        ),
+    ] = None
+    seed: Annotated[int, Option("vLLM", "Random seed.", engines=VLLM_ENGINES)] = 0
