@@ -4,9 +4,10 @@ in light and dark colours.
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -15,14 +16,17 @@ IMAGES = DOCS / "images"
 PER_ROW = 6
 STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #15191b; text-anchor: middle }
-.name { font-weight: 600 } .code { font: 12px ui-monospace, Menlo, Consolas, monospace } .note { fill: #586368 }
+.name { font-weight: 600 } .note { fill: #586368 }
+.code { font: 12px ui-monospace, Menlo, Consolas, monospace }
 .left { text-anchor: start } .right { text-anchor: end }
-.page { fill: #fff } .box { fill: #f5f7f7; stroke: #b9c3c5 } .core { fill: #e5f3f1; stroke: #0b6b61 }
+.page { fill: #fff } .box { fill: #f5f7f7; stroke: #b9c3c5 }
+.core { fill: #e5f3f1; stroke: #0b6b61 }
 .line { stroke: #586368; fill: none; stroke-width: 1.5 } .back { stroke: #0b6b61 }
 .head { fill: #586368 } .tip { fill: #0b6b61 }
 @media (prefers-color-scheme: dark) {
   text { fill: #e7ebec } .note { fill: #9aa6ac }
-  .page { fill: #101316 } .box { fill: #1d2227; stroke: #4a555c } .core { fill: #14302d; stroke: #5ccfbf }
+  .page { fill: #101316 } .box { fill: #1d2227; stroke: #4a555c }
+  .core { fill: #14302d; stroke: #5ccfbf }
   .line { stroke: #9aa6ac } .back { stroke: #5ccfbf } .head { fill: #9aa6ac } .tip { fill: #5ccfbf }
 }
 """
@@ -42,12 +46,23 @@ BETWEEN: Sequence[tuple[str, str]] = (
 )
 """What passes between two packages, down and up."""
 ASIDE: Sequence[tuple[str, str]] = (
-    ("conformance", "checks streams of any server"),
-    ("check", "checks any server"),
+    ("dragoman_sim", "simulator, laboratory"),
+    ("dragoman_check", "checker, load driver"),
+    ("dragoman_cli", "runs the commands"),
+    ("dragoman_http", "client for streams"),
     ("testing", "for others' tests"),
     ("ui", "files of the page"),
 )
-"""Packages beside the layers."""
+"""The other distributions, and folders of the server beside its layers."""
+TOUR: Mapping[str, Sequence[tuple[int, str]]] = {
+    "shared": ((1, "events.py"), (2, "event_grammar.py"), (3, "reply.py")),
+    "reader": ((4, "wire.py"), (5, "reader.py")),
+    "preparation": ((6, "request_preparation.py"),),
+    "run": ((7, "token_run.py"),),
+    "engine": ((8, "engine.py"),),
+    "writer": ((9, "writer.py"),),
+}
+"""The numbers and files of tour.md by their place in the drawing."""
 
 
 class Drawing:
@@ -136,11 +151,17 @@ def draw_request() -> Drawing:
 
 
 def read_layers() -> list[list[str]]:
-    """The layers of src/dragoman from above, as `make check` enforces them."""
+    """The layers of the server from above, as `make check` enforces them."""
     project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))
-    layers: list[str] = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    contracts = project["tool"]["importlinter"]["contracts"]
+    layers: list[str] = next(
+        contract["layers"]
+        for contract in contracts
+        if contract["type"] == "layers" and contract.get("containers", ["dragoman"]) == ["dragoman"]
+    )
     return [
-        [name.strip().removeprefix("dragoman.") for name in layer.split("|")] for layer in layers
+        [name.strip().removeprefix("dragoman.") for name in re.split("[|:]", layer)]
+        for layer in layers
     ]
 
 
@@ -150,7 +171,8 @@ def draw_packages() -> Drawing:
         layer[at : at + PER_ROW] for layer in read_layers() for at in range(0, len(layer), PER_ROW)
     ]
     height = 20 + 50 * len(rows)
-    drawing = Drawing("The packages in layers: each may import those below it", 960, height + 40)
+    title = "The packages of the server in layers: each may import those below it"
+    drawing = Drawing(title, 960, height + 40)
     for number, row in enumerate(rows):
         gap = 10
         width = (690 - gap * (len(row) - 1)) // len(row)
@@ -160,12 +182,39 @@ def draw_packages() -> Drawing:
     drawing.draw_arrow((732, 20), (732, height - 12))
     drawing.write(748, 34, "may import", "note left")
     for number, (name, purpose) in enumerate(ASIDE):
-        drawing.draw_box((752, 84 + 84 * number, 188, 66), ((name, "code"), (purpose, "note")))
+        drawing.draw_box((752, 60 + 76 * number, 188, 62), ((name, "code"), (purpose, "note")))
     drawing.write(
         365,
         height + 18,
-        "No package imports one above it or beside it. Those on the right stand apart.",
+        "No package imports one above it or beside it. Right: what stands apart.",
     )
+    return drawing
+
+
+def draw_tour() -> Drawing:
+    """The files of tour.md on the way of a request."""
+    drawing = Drawing("The files of the tour, numbered, on the way of a request", 760, 372)
+
+    def draw_files(place: str, box: tuple[int, int, int, int], note: str) -> None:
+        files = [(f"{number} {name}", "code name") for number, name in TOUR[place]]
+        kind = "core" if place == "shared" else "box"
+        drawing.draw_box(box, (*files, (note, "note")), kind)
+
+    draw_files("reader", (20, 20, 216, 84), "completions: bytes to requests")
+    draw_files("writer", (524, 20, 216, 84), "completions: events to bytes")
+    draw_files("preparation", (20, 152, 216, 66), "pipeline: prompt and limits")
+    draw_files("run", (524, 152, 216, 66), "pipeline: tokens to events")
+    draw_files("engine", (20, 266, 720, 66), "tiny: scheduling and sampling")
+    draw_files("shared", (262, 20, 236, 198), "core: what both sides share")
+    drawing.draw_arrow((128, 104), (128, 152))
+    drawing.write(140, 132, "GenerateRequest", "code left")
+    drawing.draw_arrow((128, 218), (128, 266))
+    drawing.write(140, 246, "TokenRequest", "code left")
+    drawing.draw_arrow((632, 152), (632, 104), is_back=True)
+    drawing.write(644, 132, "Event", "code left")
+    drawing.draw_arrow((632, 266), (632, 218), is_back=True)
+    drawing.write(644, 246, "TokenOutput", "code left")
+    drawing.write(380, 356, "Down on the left: the request. Up on the right: the answer.")
     return drawing
 
 
@@ -219,6 +268,7 @@ def draw_all() -> Iterator[tuple[Path, str]]:
     for name, drawing in (
         ("request", draw_request()),
         ("packages", draw_packages()),
+        ("tour", draw_tour()),
         ("deployment", draw_deployment()),
     ):
         yield IMAGES / f"{name}.svg", drawing.render()

@@ -16,12 +16,11 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
+import click
+from click.testing import CliRunner
 from examples import DIALECTS, REFUSES, body
 from msgspec.structs import replace
-from typer.testing import CliRunner
 
-from dragoman.cli import create_app
-from dragoman.commands.options import list_explained_flags
 from dragoman.core.capabilities import Capabilities, Feature
 from dragoman.core.errors import ContextTooLong, DragomanError, MethodNotAllowed, RequestError
 from dragoman.core.request import GenerationLimits, SamplingOptions
@@ -55,7 +54,9 @@ from dragoman.serving.routes.table import Features, build_routes
 from dragoman.settings import FIELDS, SettingField, Settings, format_flag
 from dragoman.settings.fields import SUPPORTED_BY
 from dragoman_check.areas import AREAS, CHECKS
-from dragoman_check.session import Check
+from dragoman_check.check_catalog import Check
+from dragoman_cli import CommandLine
+from dragoman_sim.vllm_flags import list_explained_flags
 
 DOCS = Path(__file__).parent
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -110,7 +111,7 @@ def routes() -> Iterable[str]:
 
 
 def _route(path: str, methods: str, declared: Route | type[ResponsesWebSocket], module: str) -> str:
-    file = f"../src/dragoman/serving/routes/{module.replace('.', '/')}.py"
+    file = f"../../packages/dragoman/src/dragoman/serving/routes/{module.replace('.', '/')}.py"
     return (
         f"| `{path}` | {methods} | {declared.access.value} | {declared.envelope.name} | "
         f"[{module}]({file}) |"
@@ -242,12 +243,12 @@ def reasoning_parsers() -> Iterable[str]:
     )
 
 
-AGREEMENT = DOCS.parent / "tests" / "parsers" / "agreement"
+AGREEMENT = DOCS.parent / "packages" / "dragoman" / "tests" / "parsers" / "agreement"
 
 
 def parser_differences() -> Iterable[str]:
     """How many texts are read as by vLLM's parsers, and the differences, as
-    tests/parsers/agreement has them.
+    packages/dragoman/tests/parsers/agreement has them.
     """
     differences = json.loads((AGREEMENT / "differences.json").read_text(encoding="utf-8"))
     for kind, texts in (("tools", "texts with tool calls"), ("reasoning", "texts with reasoning")):
@@ -305,24 +306,21 @@ def architectures() -> Iterable[str]:
 
 def cli() -> Iterable[str]:
     """The help of every command but `serve`, whose options are the settings."""
-    app = create_app(lambda _settings, _say: 0, {})
+    line = CommandLine()
+    context = click.Context(line, info_name="dragoman")
+    commands: list[tuple[str, ...]] = []
+    for name in line.list_commands(context):
+        command = line.get_command(context, name)
+        if isinstance(command, click.Group):
+            commands += [(name, inner) for inner in command.list_commands(context)]
+        elif name != "serve":
+            commands.append((name,))
     environment = {"COLUMNS": "100", "NO_COLOR": "1"}
-    commands = [
-        (str(command.name),) for command in app.registered_commands if command.name != "serve"
-    ]
-    for group in app.registered_groups:
-        assert group.typer_instance is not None
-        commands += [
-            (str(group.name), str(command.name))
-            for command in group.typer_instance.registered_commands
-        ]
-    for command in commands:
-        result = CliRunner().invoke(
-            app, [*command, "--help"], prog_name="dragoman", env=environment
-        )
+    for names in commands:
+        result = CliRunner().invoke(line, [*names, "--help"], prog_name="dragoman", env=environment)
         yield from (
             "",
-            f"## dragoman {' '.join(command)}",
+            f"## dragoman {' '.join(names)}",
             "",
             "```text",
             result.output.strip(),
@@ -485,11 +483,11 @@ def renewed(page: str) -> str:
 
 def main() -> int:
     stale: list[str] = []
-    for file in sorted(DOCS.glob("*.md")):
+    for file in sorted(DOCS.rglob("*.md")):
         page = file.read_text(encoding="utf-8")
         new = renewed(page)
         if new != page:
-            stale.append(file.name)
+            stale.append(str(file.relative_to(DOCS)))
             if "--check" not in sys.argv:
                 file.write_text(new, encoding="utf-8")
     print(f"outdated: {', '.join(stale)}" if stale else "all tables are up to date")

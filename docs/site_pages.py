@@ -25,6 +25,11 @@ OUTSIDE: Mapping[str, str] = {
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/README.md": "benchmarks.md",
     "training/tiny/README.md": "embedded-model.md",
+    "packages/dragoman/README.md": "packages/dragoman.md",
+    "packages/dragoman-sim/README.md": "packages/dragoman-sim.md",
+    "packages/dragoman-check/README.md": "packages/dragoman-check.md",
+    "packages/dragoman-cli/README.md": "packages/dragoman-cli.md",
+    "packages/dragoman-http/README.md": "packages/dragoman-http.md",
 }
 """Pages of the repository, with their names in the site."""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
