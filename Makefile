@@ -61,6 +61,8 @@ TESTED := --extra postgres --extra redis --extra kv-events --extra plots
 IMAGE := --extra postgres --extra redis --extra kv-events
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# Images set it; hundreds of servers that the tests start would then compile all sources.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help serve test test-long test-engines test-vllm test-ray test-clients check docs bench \
 	soak coverage dist changelog sbom lock clean

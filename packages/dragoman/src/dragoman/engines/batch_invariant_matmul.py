@@ -5,6 +5,7 @@ batch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,14 @@ class BlockSizes:
                 lambda rows: rows @ matrix, matrix.shape[0], matrix.shape[1], unit
             )
         return self._sizes[key]
+
+
+@cache
+def share_block_sizes() -> BlockSizes:
+    """The block sizes of this process: a product's kernel depends on its shape, not on
+    the model.
+    """
+    return BlockSizes()
 
 
 class Linear:

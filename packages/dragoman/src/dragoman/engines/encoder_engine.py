@@ -22,7 +22,7 @@ from ..core.encoder_requests import (
 from ..core.engine import Health
 from ..core.errors import EngineError
 from ..core.request_checks import check_ids
-from .batch_invariant_matmul import ROWS, BlockSizes
+from .batch_invariant_matmul import ROWS, BlockSizes, share_block_sizes
 from .bert import Bert, EncoderInput, Floats, load_linear
 from .dynamic_batcher import Batcher
 from .encoder_config import EncoderConfig, PoolingConfig, ScoringConfig, read_config
@@ -143,7 +143,7 @@ def load(
             f"max_model_len must be between 2 and the model's {max_positions}, not {max_model_len}"
         )
     tensors = Tensors(directory)
-    block_sizes = BlockSizes()
+    block_sizes = share_block_sizes()
     bert = Bert(config, tensors, block_sizes)
     match task:
         case PoolingConfig():

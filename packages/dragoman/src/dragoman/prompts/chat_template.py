@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from types import MappingProxyType
+from functools import lru_cache
+from types import CodeType, MappingProxyType
 from typing import Any, Protocol
 
 import jinja2
@@ -109,6 +110,49 @@ class Template(Protocol):
     def features(self) -> TemplateFeatures: ...
 
 
+class CompiledSource(Struct, frozen=True):
+    """What depends on a template's text alone.
+
+    tree: the template as it was written.
+    variables: the names that the template reads and does not define.
+    marks_generation: whether the mark of the generation prompt was inserted.
+    """
+
+    sandbox: Sandbox
+    code: CodeType
+    tree: nodes.Template
+    variables: frozenset[str]
+    marks_generation: bool
+
+
+@lru_cache(maxsize=8)
+def compile_source(source: str) -> CompiledSource:
+    """Compile a template. The latest are kept, since models of a server and replicas of
+    a fleet have few templates, and to compile one takes longer than to load `tiny`.
+
+    Raises:
+        RequestError: with param "chat_template", the template does not compile.
+    """
+    sandbox = Sandbox()
+    try:
+        # Parsed twice: hooks change the tree in place, and features are detected
+        # from the template as it was written.
+        tree = sandbox.parse(source)
+        hooked_tree = sandbox.parse_with_hooks(source)
+        variables = meta.find_undeclared_variables(hooked_tree)
+        marks_generation = insert_generation_mark(hooked_tree)
+        code = sandbox.compile(hooked_tree)
+    except jinja2.TemplateError as error:
+        raise RequestError(
+            f"The chat template does not compile: {error}", param="chat_template"
+        ) from error
+    except (RecursionError, SyntaxError, MemoryError) as error:
+        raise RequestError(
+            "The chat template is nested too deeply.", param="chat_template"
+        ) from error
+    return CompiledSource(sandbox, code, tree, frozenset(variables), marks_generation)
+
+
 class ChatTemplate:
     """A compiled template. Thread-safe.
 
@@ -129,35 +173,21 @@ class ChatTemplate:
         self.special_tokens: Mapping[str, str] = MappingProxyType(dict(special_tokens))
         self._limits = limits or TemplateLimits()
         self._clock = clock
-        self._sandbox = Sandbox()
         if len(source) > self._limits.source:
             raise RequestError("The chat template is too long.", param="chat_template")
-        try:
-            # Parsed twice: hooks change the tree in place, and features are detected
-            # from the template as it was written.
-            tree = self._sandbox.parse(source)
-            hooked_tree = self._sandbox.parse_with_hooks(source)
-            variables = meta.find_undeclared_variables(hooked_tree)
-            marks_generation = insert_generation_mark(hooked_tree)
-            self._code = self._sandbox.compile(hooked_tree)
-        except jinja2.TemplateError as error:
-            raise RequestError(
-                f"The chat template does not compile: {error}", param="chat_template"
-            ) from error
-        except (RecursionError, SyntaxError, MemoryError) as error:
-            raise RequestError(
-                "The chat template is nested too deeply.", param="chat_template"
-            ) from error
+        self._compiled = compiled = compile_source(source)
         self.reserved_names: frozenset[str] = (
-            _RESERVED | self.special_tokens.keys() | self._sandbox.globals.keys()
+            _RESERVED | self.special_tokens.keys() | compiled.sandbox.globals.keys()
         )
         # `documents` is reserved, but stays in the features: they show whether the
         # documents of a request are used.
-        variables_read = variables - (self.reserved_names - {"documents"})
+        variables_read = compiled.variables - (self.reserved_names - {"documents"})
         # A pool, since building a template costs as much as a short rendering.
         self._idle_templates: list[SandboxedTemplate] = []
-        features = detect_features(tree, variables_read, self._render_probe)
-        self.features = msgspec.structs.replace(features, marks_generation=marks_generation)
+        features = detect_features(compiled.tree, variables_read, self._render_probe)
+        self.features = msgspec.structs.replace(
+            features, marks_generation=compiled.marks_generation
+        )
 
     def render(self, variables: Mapping[str, Any], *, now: datetime, characters: int = 0) -> str:
         """Render the template.
@@ -181,7 +211,7 @@ class ChatTemplate:
             # threads reuse it when it is idle.
             sandboxed = self._idle_templates.pop()
         except IndexError:
-            sandboxed = self._sandbox.build_template(self._code)
+            sandboxed = self._compiled.sandbox.build_template(self._compiled.code)
         sandboxed.environment.budget = budget
         try:
             text = sandboxed.template.render(

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from ..batch_invariant_matmul import ROWS, BlockSizes, Linear, round_up
+from ..batch_invariant_matmul import ROWS, BlockSizes, Linear, round_up, share_block_sizes
 from ..batching import BLOCK_SIZE
 from ..safetensors_reader import Tensors
 from .array_types import Floats, Ints
@@ -50,14 +50,10 @@ class _Layer(Struct, frozen=True):
 class Llama:
     """The weights of a Llama. `forward` may be called from one thread at a time."""
 
-    def __init__(
-        self, config: LlamaConfig, tensors: Tensors, block_sizes: BlockSizes | None = None
-    ) -> None:
-        """block_sizes: shared with another model of the same shapes. Raises
-        EngineError, also for unused tensors.
-        """
+    def __init__(self, config: LlamaConfig, tensors: Tensors) -> None:
+        """Raises EngineError, also for unused tensors."""
         self.config = config
-        self._block_sizes = block_sizes = block_sizes or BlockSizes()
+        block_sizes = share_block_sizes()
         self._tokens = tensors.take("model.embed_tokens.weight", config.vocab, config.hidden)
         self._layers = [
             _load_layer(config, tensors, block_sizes, f"model.layers.{index}.")
@@ -80,7 +76,7 @@ class Llama:
 
     def with_weights(self, tensors: Tensors) -> Llama:
         """Build the same model with other weights. Raises EngineError."""
-        return Llama(self.config, tensors, self._block_sizes)
+        return Llama(self.config, tensors)
 
     def build_cache(self, blocks: int) -> Floats:
         """Build a zeroed cache [layers, blocks, BLOCK_SIZE * kv_width]; its pages use
