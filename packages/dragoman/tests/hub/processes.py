@@ -58,7 +58,9 @@ def find_resumable_files(hub: HubStub, folder: Path) -> dict[str, int]:
         for data in repository.files.values()
     }
     return {
-        blob: size for blob, size in find_partial_files(folder).items() if 0 < size < sizes[blob]
+        blob: size
+        for blob, size in find_partial_files(folder).items()
+        if 0 < size < sizes.get(blob, 0)
     }
 
 

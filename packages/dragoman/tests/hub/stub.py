@@ -29,11 +29,13 @@ class StubRepository:
     files: content by path.
     is_gated: requires TOKEN.
     damaged: paths whose content does not match its checksum.
+    branches: names of the commit, in addition to `main`.
     """
 
     files: dict[str, bytes]
     is_gated: bool = False
     damaged: frozenset[str] = frozenset()
+    branches: frozenset[str] = frozenset()
 
     @property
     def commit(self) -> str:
@@ -81,6 +83,11 @@ def is_large(path: str) -> bool:
     return path.endswith(LARGE_SUFFIXES)
 
 
+def compute_blob_id(data: bytes) -> str:
+    """Compute the id that git gives a file."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     hub: HubStub
@@ -121,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif repository.is_gated and self.headers.get("authorization") != f"Bearer {TOKEN}":
             status = 401 if self.headers.get("authorization") is None else 403
             self.refuse(status, "GatedRepo", "Access to this model is restricted")
-        elif revision not in ("main", repository.commit):
+        elif revision not in ("main", repository.commit, *repository.branches):
             self.refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         else:
             return repository
@@ -161,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
             }
             self.send(302, b"", headers | {"location": f"{self.hub.cdn_url}/cdn/{sha256}"})
         else:
-            etag = hashlib.sha1(data).hexdigest()
+            etag = compute_blob_id(data)
             self.send(200, data, headers | {"etag": f'"{etag}"'}, with_body=with_body)
 
     def answer_as_modelscope(self, name: str, *, is_list: bool, with_body: bool) -> None:
@@ -260,7 +267,7 @@ def _describe_file(path: str, data: bytes) -> dict[str, object]:
     entry: dict[str, object] = {
         "rfilename": path,
         "size": len(data),
-        "blobId": hashlib.sha1(data).hexdigest(),
+        "blobId": compute_blob_id(data),
     }
     if is_large(path):
         entry["lfs"] = {

@@ -4,6 +4,7 @@ again without a request.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import shutil
 import sys
@@ -11,10 +12,11 @@ import threading
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 from tests.hub.processes import find_partial_files, kill_during_download, start
 from tests.hub.shapes import ENCODER, GGUF, LORA, MODELS, SHARDED, SINGLE, SPLIT
-from tests.hub.stub import TOKEN, HubStub
+from tests.hub.stub import TOKEN, HubStub, compute_blob_id
 
 from dragoman.hub import (
     DownloadCancelled,
@@ -30,8 +32,14 @@ from dragoman.hub import (
     parse_reference,
     remove_local_model,
 )
-from dragoman.launch.hub_models import PreparedModel, prepare_model, prepare_pull
+from dragoman.launch.hub_models import (
+    PreparedModel,
+    download_prepared,
+    prepare_model,
+    prepare_pull,
+)
 from dragoman.launch.hub_reference import find_reference
+from dragoman.pipeline.model_lifecycle import LoadProgress
 from dragoman.settings import Settings
 
 
@@ -384,3 +392,68 @@ def test_list_local_models_omits_incomplete_model(hub: HubStub, cache: Path, mod
     assert [found.name for found in list_local_models(cache)] == [model]
     next(plan.directory.rglob("*-00002-of-*")).unlink()
     assert list_local_models(cache) == []
+
+
+@pytest.mark.parametrize("branch", ["v1.0", "feature/x", "refs/pr/3"])
+def test_second_branch_of_commit_starts_offline(
+    hub: HubStub, cache: Path, monkeypatch: pytest.MonkeyPatch, branch: str
+):
+    hub.repositories[SINGLE].branches = frozenset({branch})
+    fetch(prepare(SINGLE).plan)
+    prepared = prepare(f"{SINGLE}@{branch}")
+    download_prepared(prepared, LoadProgress())
+    hub.requests.clear()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert prepare(f"{SINGLE}@{branch}").plan.commit == prepared.plan.commit
+    assert hub.requests == []
+
+
+@pytest.mark.usefixtures("cache")
+def test_offline_cache_without_branch_names_commit(hub: HubStub, monkeypatch: pytest.MonkeyPatch):
+    commit = hub.repositories[SINGLE].commit
+    fetch(prepare(f"{SINGLE}@{commit}").plan)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(HubError, match=f"name the commit, as in `{SINGLE}@{commit}`"):
+        prepare(SINGLE)
+    assert prepare(f"{SINGLE}@{commit}").plan.commit == commit
+    with pytest.raises(HubError, match="org/sharded is not completely downloaded, and HF_HUB_OFF"):
+        prepare(SHARDED)
+
+
+@pytest.mark.usefixtures("cache")
+def test_downloaded_files_are_found_by_huggingface_hub(hub: HubStub):
+    plan = prepare(SINGLE).plan
+    fetch(plan)
+    for file in plan.files:
+        found = huggingface_hub.try_to_load_from_cache(SINGLE, file.path)
+        assert found == str(plan.directory / file.path)
+    [cached] = huggingface_hub.scan_cache_dir(huggingface_hub.constants.HF_HUB_CACHE).repos
+    assert {name for revision in cached.revisions for name in revision.refs} == {"main"}
+    # A file of git, and one outside of it: the names of blobs are the hub's ETags.
+    names = {
+        path: (plan.directory / path).resolve().name for path in hub.repositories[SINGLE].files
+    }
+    content = hub.repositories[SINGLE].files
+    assert names["config.json"] == compute_blob_id(content["config.json"])
+    weights = hashlib.sha256(content["model.safetensors"]).hexdigest()
+    assert names["model.safetensors"] == weights
+
+
+def test_download_replaces_blob_with_other_content(hub: HubStub, cache: Path):
+    plan = prepare(SINGLE).plan
+    [weights] = (file for file in plan.files if file.path == "model.safetensors")
+    blob = cache / "models--org--single/blobs" / weights.checksum
+    blob.write_bytes(bytes(weights.size))
+    fetch(plan)
+    content = hub.repositories[SINGLE].files["model.safetensors"]
+    assert (plan.directory / "model.safetensors").read_bytes() == content
+
+
+@pytest.mark.usefixtures("cache")
+def test_download_without_symlinks_copies_files(hub: HubStub, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_SYMLINKS", True)
+    plan = prepare(SINGLE).plan
+    fetch(plan)
+    assert not any(path.is_symlink() for path in plan.directory.iterdir())
+    content = hub.repositories[SINGLE].files["config.json"]
+    assert (plan.directory / "config.json").read_bytes() == content

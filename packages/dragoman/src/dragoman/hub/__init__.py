@@ -8,7 +8,7 @@ second.
 from .cached_models import LastUse, LocalModel, list_local_models, record_use, remove_local_model
 from .download import DownloadEvent, download, format_bytes
 from .download_plan import DownloadPlan
-from .errors import DownloadCancelled, HubError
+from .errors import DownloadCancelled, HubError, clean_message, translate_errors
 from .file_selection import (
     RepositoryFile,
     is_adapter,
@@ -31,6 +31,7 @@ __all__ = [
     "ModelReference",
     "Repository",
     "RepositoryFile",
+    "clean_message",
     "download",
     "find_cached_repository",
     "find_gguf_models",
@@ -46,4 +47,5 @@ __all__ = [
     "select_gguf_files",
     "select_tokenizer_files",
     "select_weight_files",
+    "translate_errors",
 ]

@@ -11,10 +11,11 @@ import msgspec
 from msgspec import Struct
 
 from .errors import HubError
-from .file_selection import INDEX, RepositoryFile
+from .file_selection import INDEX, RepositoryFile, is_inside
 from .gguf_files import find_gguf_models
+from .hub_cache import get_cache_folder
 from .model_reference import ModelReference
-from .repository import find_cached_repository, get_cache_folder
+from .repository import find_cached_repository
 
 
 class LastUse(Struct, frozen=True, omit_defaults=True):
@@ -110,7 +111,9 @@ def _has_indexed_files(directory: Path) -> bool:
         return True
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
-    return all((directory / path).is_file() for path in weight_map.values())
+    return all(
+        is_inside(path) and (directory / path).is_file() for path in set(weight_map.values())
+    )
 
 
 def remove_local_model(reference: ModelReference) -> int:

@@ -24,6 +24,12 @@ _TOKENIZER_FILES = re.compile(
     r"|chat_template\.(jinja|json)|(generation_)?config\.json)"
 )
 INDEX = "model.safetensors.index.json"
+MAX_METADATA_BYTES = 64 << 20
+"""Largest file of the configuration or the tokenizer; Gemma's tokenizer.json has 33 MB.
+"""
+MAX_METADATA_FILES = 1000
+_MAX_PATH_BYTES = 1024
+_MAX_NAME_BYTES = 255
 
 
 class RepositoryFile(Struct, frozen=True):
@@ -32,16 +38,40 @@ class RepositoryFile(Struct, frozen=True):
     path: relative, with slashes.
     size: in bytes.
     sha256: of a large file; None for small files, which are in git itself.
+    blob_id: the id that git gives a small file.
     """
 
     path: str
     size: int
     sha256: str | None = None
+    blob_id: str | None = None
+
+    @property
+    def checksum(self) -> str:
+        """The checksum by which the file is verified, and which names it in the cache.
+
+        Raises:
+            HubError: the list of files has none.
+        """
+        checksum = self.sha256 or self.blob_id
+        if checksum is None:
+            raise HubError(f"the hub lists {self.path} without a checksum; check HF_ENDPOINT")
+        return checksum
 
 
 def is_inside(path: str) -> bool:
-    """Whether a path of a repository stays in its directory."""
-    return not path.startswith("/") and "\\" not in path and ".." not in path.split("/")
+    """Whether a path of a repository, or the name of a branch, stays in its directory
+    and is a name on every file system.
+    """
+    return (
+        path.isprintable()
+        and not any(character in path for character in "\\:")
+        and len(path.encode()) <= _MAX_PATH_BYTES
+        and all(
+            part not in ("", ".", "..") and len(part.encode()) <= _MAX_NAME_BYTES
+            for part in path.split("/")
+        )
+    )
 
 
 class _Index(Struct):
@@ -67,6 +97,12 @@ def select_weight_files(
             raise HubError(
                 f"{name}: {INDEX} is invalid ({error}); choose another revision"
             ) from error
+        # Pickles, which `weight_map` may name too, can run code.
+        if other := [path for path in paths if not path.endswith(".safetensors")]:
+            raise HubError(
+                f"{name}: {INDEX} lists {other[0]}, which is not in safetensors; choose another "
+                f"revision"
+            )
         # A path that leaves the directory is not in the list of files either.
         if missing := [path for path in paths if path not in by_path]:
             raise HubError(
@@ -97,13 +133,16 @@ def select_weight_files(
             raise HubError(
                 f"{name} has no safetensors and no GGUF file; choose a repository that has"
             )
-    metadata = [
-        file
-        for file in files
-        if ("/" not in file.path and file.path.endswith(METADATA_SUFFIXES))
-        or _SENTENCE_TRANSFORMERS.fullmatch(file.path)
-        or (code and "/" not in file.path and file.path.endswith(".py"))
-    ]
+    metadata = _check_sizes(
+        name,
+        (
+            file
+            for file in files
+            if ("/" not in file.path and file.path.endswith(METADATA_SUFFIXES))
+            or _SENTENCE_TRANSFORMERS.fullmatch(file.path)
+            or (code and "/" not in file.path and file.path.endswith(".py"))
+        ),
+    )
     return tuple(dict.fromkeys((*metadata, *(by_path[path] for path in paths))))
 
 
@@ -113,10 +152,31 @@ def select_tokenizer_files(
     """Select the tokenizer and its configuration. Raises HubError if tokenizer.json is
     missing.
     """
-    selected = tuple(file for file in files if _TOKENIZER_FILES.fullmatch(file.path))
+    selected = _check_sizes(name, (file for file in files if _TOKENIZER_FILES.fullmatch(file.path)))
     if not any(file.path == "tokenizer.json" for file in selected):
         raise HubError(f"{name} has no tokenizer.json; choose a repository that has one")
     return selected
+
+
+def _check_sizes(name: str, files: Iterable[RepositoryFile]) -> tuple[RepositoryFile, ...]:
+    """Leave out files that are too large for metadata, such as a data set in JSON.
+    Raises HubError for those that engines read whole.
+    """
+    selected: list[RepositoryFile] = []
+    for file in files:
+        if file.size <= MAX_METADATA_BYTES or file.path.endswith(".safetensors"):
+            selected.append(file)
+        elif _TOKENIZER_FILES.fullmatch(file.path) or file.path.endswith("config.json"):
+            raise HubError(
+                f"{file.path} of {name} has more than {MAX_METADATA_BYTES >> 20} MiB; choose "
+                f"another repository"
+            )
+    if len(selected) > MAX_METADATA_FILES:
+        raise HubError(
+            f"{name} has {len(selected)} configuration files, more than {MAX_METADATA_FILES}; "
+            f"choose another repository"
+        )
+    return tuple(selected)
 
 
 def is_adapter(files: Iterable[RepositoryFile]) -> bool:
@@ -127,8 +187,13 @@ def is_adapter(files: Iterable[RepositoryFile]) -> bool:
 
 def select_adapter_files(name: str, files: Iterable[RepositoryFile]) -> tuple[RepositoryFile, ...]:
     """Select a LoRA adapter. Raises HubError if it is not in safetensors."""
-    selected = tuple(
-        file for file in files if file.path in ("adapter_config.json", "adapter_model.safetensors")
+    selected = _check_sizes(
+        name,
+        (
+            file
+            for file in files
+            if file.path in ("adapter_config.json", "adapter_model.safetensors")
+        ),
     )
     if len(selected) != 2:
         raise HubError(

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
 
 from .errors import HubError
+from .file_selection import is_inside
 
-_PART = r"[A-Za-z0-9_][\w.-]*"
+_PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
+"""The hub permits 96 characters."""
+
+
+_REVISION = re.compile(r"\w[\w./+-]{0,199}")
 
 
 _REFERENCE = re.compile(
-    rf"(?P<repository>(?:{_PART}/)?{_PART})(?::(?P<quantization>[\w.-]+))?(?:@(?P<revision>[\w][\w./-]*))?"
+    rf"(?P<repository>(?:{_PART}/)?{_PART})(?::(?P<quantization>[\w.-]{{1,200}}))?"
+    rf"(?:@(?P<revision>{_REVISION.pattern}))?"
 )
 
 
@@ -59,7 +65,8 @@ def looks_like_repository(text: str) -> bool:
         match is not None
         and "/" in match["repository"]
         and not text.lower().endswith((".gguf", ".safetensors", ".json", ".yaml", ".yml"))
-        and not Path(text).exists()
+        # Unlike Path.exists, it raises no error for a name that is too long.
+        and not os.path.exists(text)
     )
 
 
@@ -72,7 +79,7 @@ def parse_reference(text: str, revision: str | None = None) -> ModelReference:
     match = _REFERENCE.fullmatch(text)
     if match is None:
         raise HubError(
-            f"{text!r} is not a model of a hub; write `org/name`, `org/name:QUANT` or "
+            f"{text[:200]!r} is not a model of a hub; write `org/name`, `org/name:QUANT` or "
             f"`org/name@REVISION`"
         )
     if match["revision"] and revision and match["revision"] != revision:
@@ -80,4 +87,11 @@ def parse_reference(text: str, revision: str | None = None) -> ModelReference:
             f"{text} names the revision {match['revision']}, but --revision is {revision}; remove "
             f"one of them"
         )
-    return ModelReference(match["repository"], match["quantization"], match["revision"] or revision)
+    revision = match["revision"] or revision
+    # The name of a branch is a path in the cache.
+    if revision is not None and not (_REVISION.fullmatch(revision) and is_inside(revision)):
+        raise HubError(
+            f"{revision[:200]!r} is not the name of a branch, a tag or a commit; see the "
+            f"revisions at the repository's page"
+        )
+    return ModelReference(match["repository"], match["quantization"], revision)

@@ -69,7 +69,11 @@ def fetch_modelscope_metadata(reference: ModelReference) -> tuple[Path, tuple[Re
         files = tuple(
             RepositoryFile(entry["Path"], int(entry.get("Size") or 0), entry.get("Sha256") or None)
             for entry in entries
-            if entry.get("Type") != "tree" and is_inside(entry["Path"])
+            if entry.get("Type") != "tree"
+            and is_inside(entry["Path"])
+            # The package reads the names of the files that it is to download as
+            # patterns.
+            and not any(character in entry["Path"] for character in "*?[")
         )
         # Downloading the small files returns the directory. They come first, so that
         # weights never lack their metadata.

@@ -6,19 +6,24 @@
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta, Struct
+
+from .blob_download import BlobDownload
 from .errors import HubError, translate_errors
 from .file_selection import RepositoryFile, is_inside
+from .hub_cache import get_cache_folder, link_blob, read_revision
+from .hub_client import MAX_JSON_BYTES, HubClient
 from .model_reference import Hub, ModelReference
 from .modelscope import fetch_modelscope_metadata, find_modelscope_files, get_modelscope_revision
 
-# Git commits (SHA-1) and checksums of files (SHA-256) in hexadecimal digits.
+# A git commit (SHA-1) in hexadecimal digits.
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 DEFAULT_REVISION = "main"
 
 
@@ -51,32 +56,26 @@ class Repository:
         Raises:
             HubError: the file cannot be downloaded.
         """
-        if not any(file.path == path for file in self.files):
+        file = next((file for file in self.files if file.path == path), None)
+        if file is None:
             return None
         local_file = self.directory / path
-        if not local_file.is_file():
-            if not self.is_remote or self.hub != "huggingface":
-                return None
-            fetch_file(self.id, self.commit, path)
+        is_present = local_file.is_file()
+        if not is_present and (not self.is_remote or self.hub != "huggingface"):
+            return None
+        if (local_file.stat().st_size if is_present else file.size) > MAX_JSON_BYTES:
+            raise HubError(
+                f"{path} of {self.id} has more than {MAX_JSON_BYTES >> 20} MiB; choose another "
+                f"repository"
+            )
+        if not is_present:
+            self._fetch(file)
         return local_file.read_bytes()
 
-
-def get_cache_folder(repository: str) -> Path:
-    """Find the repository's folder in the shared cache; it need not exist."""
-    from huggingface_hub import constants  # noqa: PLC0415 - takes a fifth of a second
-    from huggingface_hub.file_download import repo_folder_name  # noqa: PLC0415 - as above
-
-    return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model")
-
-
-def fetch_file(repository: str, commit: str, path: str) -> None:
-    """Download a file into the cache, and link it into the commit's directory. Raises
-    HubError.
-    """
-    library: Any = import_module("huggingface_hub")
-    library.utils.disable_progress_bars()
-    with translate_errors(repository):
-        library.hf_hub_download(repository, path, revision=commit)
+    def _fetch(self, file: RepositoryFile) -> None:
+        with translate_errors(self.id), HubClient() as client:
+            BlobDownload(client, self.id, self.commit, threading.Event()).fetch(file)
+            link_blob(get_cache_folder(self.id), self.commit, file)
 
 
 def find_cached_repository(reference: ModelReference) -> Repository | None:
@@ -95,9 +94,8 @@ def find_cached_repository(reference: ModelReference) -> Repository | None:
     commit = revision
     # The hub's cache records in refs/ to which commit a branch or tag pointed at its
     # last download.
-    record = storage / "refs" / revision
-    if not _COMMIT.fullmatch(revision) and record.is_file():
-        commit = record.read_text(encoding="ascii").strip()
+    if not _COMMIT.fullmatch(revision):
+        commit = read_revision(storage, revision) or ""
     directory = storage / "snapshots" / commit
     if not _COMMIT.fullmatch(commit) or not directory.is_dir():
         return None
@@ -124,7 +122,9 @@ def _read_tree(repository: str, commit: str) -> tuple[RepositoryFile, ...]:
         entries = get_cached_repo_tree(repository, revision=commit)
     except CachedRepoTreeNotFoundError:
         return ()
-    return tuple(RepositoryFile(entry.path, entry.size) for entry in entries)
+    return tuple(
+        RepositoryFile(entry.path, entry.size) for entry in entries if is_inside(entry.path)
+    )
 
 
 def open_repository(reference: ModelReference) -> Repository:
@@ -139,26 +139,98 @@ def open_repository(reference: ModelReference) -> Repository:
         return _build_modelscope_repository(
             reference, *fetch_modelscope_metadata(reference), is_remote=True
         )
-    from huggingface_hub import HfApi  # noqa: PLC0415 - takes a fifth of a second
-
+    name = reference.repository
     revision = reference.revision or DEFAULT_REVISION
-    with translate_errors(reference.repository):
-        info = HfApi(library_name="dragoman").model_info(
-            reference.repository, revision=revision, files_metadata=True
+    with translate_errors(name):
+        storage = get_cache_folder(name)
+        _check_offline_commits(name, storage, revision)
+        with HubClient() as client:
+            listing = _decode_listing(name, client.fetch_file_list(name, revision))
+    commit = listing.sha
+    if _COMMIT.fullmatch(revision) and commit != revision:
+        raise HubError(
+            f"the hub lists the commit {commit} of {name} instead of {revision}; check HF_ENDPOINT"
         )
-    if info.sha is None or not _COMMIT.fullmatch(info.sha) or not info.siblings:
-        raise HubError(f"{reference.repository} is empty; choose another repository")
-    # The file path and its SHA-256 become paths in the cache. The hub guarantees their
-    # form; another endpoint may not.
-    files = tuple(
-        RepositoryFile(
-            file.rfilename, file.size or 0, None if file.lfs is None else file.lfs.sha256
-        )
-        for file in info.siblings
-        if is_inside(file.rfilename) and (file.lfs is None or _SHA256.fullmatch(file.lfs.sha256))
+    # Paths become paths in the cache. The hub guarantees their form; another endpoint
+    # may not.
+    files = {
+        entry.rfilename: entry.describe()
+        for entry in listing.siblings
+        if is_inside(entry.rfilename)
+    }
+    if not files:
+        raise HubError(f"{name} is empty; choose another repository")
+    directory = storage / "snapshots" / commit
+    return Repository(name, revision, commit, directory, tuple(files.values()), is_remote=True)
+
+
+_Size = Annotated[int, Meta(ge=0, lt=1 << 60)]
+_Sha1 = Annotated[str, Meta(pattern=r"^[0-9a-f]{40}\Z")]
+_Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class _LargeFile(Struct):
+    """A file outside of git."""
+
+    sha256: _Sha256
+    size: _Size
+
+
+class _ListedFile(Struct, rename={"blob_id": "blobId"}):
+    """A file in the hub's list.
+
+    blob_id: git's id of the file, or of the pointer to a large file.
+    """
+
+    rfilename: str
+    size: _Size | None = None
+    blob_id: _Sha1 | None = None
+    lfs: _LargeFile | None = None
+
+    def describe(self) -> RepositoryFile:
+        if self.lfs is not None:
+            return RepositoryFile(self.rfilename, self.lfs.size, self.lfs.sha256)
+        # Git's id contains the size: without it, nothing can be verified.
+        blob_id = None if self.size is None else self.blob_id
+        return RepositoryFile(self.rfilename, self.size or 0, blob_id=blob_id)
+
+
+class _Listing(Struct):
+    """The hub's description of a repository at one commit."""
+
+    sha: _Sha1
+    siblings: list[_ListedFile] = []
+
+
+def _decode_listing(name: str, answer: bytes) -> _Listing:
+    from huggingface_hub import constants  # noqa: PLC0415 - takes a fifth of a second
+
+    try:
+        return msgspec.json.decode(answer, type=_Listing)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise HubError(
+            f"{constants.ENDPOINT} does not list {name} as a Hugging Face hub does ({error}); "
+            f"check HF_ENDPOINT"
+        ) from error
+
+
+def _check_offline_commits(name: str, storage: Path, revision: str) -> None:
+    """Raise HubError if requests are forbidden, and the cache has commits but does not
+    record which of them is the revision.
+    """
+    from huggingface_hub import constants  # noqa: PLC0415 - takes a fifth of a second
+
+    if not constants.HF_HUB_OFFLINE or read_revision(storage, revision) is not None:
+        return
+    commits = sorted(
+        path.name for path in storage.glob("snapshots/*") if _COMMIT.fullmatch(path.name)
     )
-    directory = get_cache_folder(reference.repository) / "snapshots" / info.sha
-    return Repository(reference.repository, revision, info.sha, directory, files, is_remote=True)
+    if commits and revision not in commits:
+        raise HubError(
+            f"the cache does not record which commit of {name} is {revision}, and HF_HUB_OFFLINE "
+            f"is set; name the commit, as in `{name}@{commits[-1]}`, or unset it and run "
+            f"`dragoman pull {name}`"
+        )
 
 
 def _build_modelscope_repository(

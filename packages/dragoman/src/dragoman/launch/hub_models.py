@@ -36,6 +36,7 @@ from ..hub import (
     ModelReference,
     Repository,
     RepositoryFile,
+    clean_message,
     download,
     find_cached_repository,
     find_gguf_models,
@@ -47,6 +48,7 @@ from ..hub import (
     select_gguf_files,
     select_tokenizer_files,
     select_weight_files,
+    translate_errors,
 )
 from ..hub.file_selection import INDEX
 from ..pipeline.lora_adapters import read_adapter
@@ -135,12 +137,13 @@ def prepare_pull(
     reason says what to do. The same applies to a LoRA adapter, which is served with its
     base model.
     """
-    repository = open_repository(reference)
-    if not is_adapter(repository.files):
-        return _prepare(settings, reference, engine, repository, needs_engine=False)
-    reason = f"{reference.repository} is a LoRA adapter: it is served with its base model"
-    plan = _plan_part(reference, repository, select_adapter_files)
-    return PreparedModel(reference.name, settings, EngineChoice("", reason), plan)
+    with translate_errors(reference.repository):
+        repository = open_repository(reference)
+        if not is_adapter(repository.files):
+            return _prepare(settings, reference, engine, repository, needs_engine=False)
+        reason = f"{reference.repository} is a LoRA adapter: it is served with its base model"
+        plan = _plan_part(reference, repository, select_adapter_files)
+        return PreparedModel(reference.name, settings, EngineChoice("", reason), plan)
 
 
 def prepare_model(
@@ -152,23 +155,39 @@ def prepare_model(
     engine: the engine that MODEL names; None chooses one.
 
     Raises:
-        HubError: there is no such model, or none of its files can be loaded.
-        ValueError: the engine is not installed, or does not support the model.
+        HubError: there is no such model, or none of its files can be loaded; or the
+            engine is not installed, or does not support the model.
     """
-    cached = find_cached_repository(reference)
-    if cached is not None:
-        try:
-            prepared = _prepare(settings, reference, engine, cached)
-        except HubError:
-            # The cache is incomplete: an interrupted download, or only another
-            # quantization.
-            prepared = None
-        if prepared is not None and not prepared.plan.find_missing():
-            # A GGUF file (the plan's entry) contains its tokenizer.
-            plan = prepared.plan
-            if plan.entry is not None or any(file.path == "tokenizer.json" for file in plan.files):
-                return prepared
-    return _prepare(settings, reference, engine, open_repository(reference))
+    with translate_errors(reference.repository):
+        cached = find_cached_repository(reference)
+        prepared = None if cached is None else _prepare_cached(settings, reference, engine, cached)
+        if prepared is not None:
+            return prepared
+        return _prepare(settings, reference, engine, open_repository(reference))
+
+
+def _prepare_cached(
+    settings: Settings, reference: ModelReference, engine: str | None, repository: Repository
+) -> PreparedModel | None:
+    """Prepare a model of the cache; None if it is incomplete: an interrupted download,
+    or only another quantization.
+    """
+    try:
+        prepared = _prepare(settings, reference, engine, repository)
+    except _EngineUnavailable:
+        raise
+    except HubError:
+        return None
+    plan = prepared.plan
+    # A GGUF file (the plan's entry) contains its tokenizer.
+    has_tokenizer = plan.entry is not None or any(
+        file.path == "tokenizer.json" for file in plan.files
+    )
+    return None if plan.find_missing() or not has_tokenizer else prepared
+
+
+class _EngineUnavailable(HubError):
+    """No installed engine supports the model."""
 
 
 def _prepare(
@@ -212,8 +231,10 @@ def _prepare(
             check_engine_installed(choice.engine, reference.repository)
         except ValueError as error:
             choice = EngineChoice("", str(error))
+    # It may contain names of the repository.
+    choice = EngineChoice(choice.engine, clean_message(choice.reason))
     if needs_engine and not choice.engine:
-        raise ValueError(choice.reason)
+        raise _EngineUnavailable(choice.reason)
     changed: dict[str, object] = {
         "model": f"{choice.engine}:{plan.target}",
         "served_model_name": settings.served_model_name or (reference.name,),
@@ -300,6 +321,8 @@ def download_prepared(prepared: PreparedModel, progress: LoadProgress) -> None:
 
     missing = plan.find_missing()
     if not missing:
+        # Records the commit of the revision.
+        download(plan, on_event)
         return
     progress.phase = "downloading"
     progress.total = plan.size
@@ -380,15 +403,16 @@ def _fetch_part(reference: ModelReference, select: _Select) -> Path:
     """Download some files of a repository, and return their directory. Sends no request
     if they are in the cache.
     """
-    cached = find_cached_repository(reference)
-    if cached is not None:
-        try:
-            plan = _plan_part(reference, cached, select)
-        except HubError:
-            plan = None
-        if plan is not None and not plan.find_missing():
-            return plan.directory
-    plan = _plan_part(reference, open_repository(reference), select)
+    with translate_errors(reference.repository):
+        cached = find_cached_repository(reference)
+        if cached is not None:
+            try:
+                plan = _plan_part(reference, cached, select)
+            except HubError:
+                plan = None
+            if plan is not None and not plan.find_missing():
+                return plan.directory
+        plan = _plan_part(reference, open_repository(reference), select)
     display = DownloadDisplay(reference.repository)
     with display:
         download(plan, display.update)

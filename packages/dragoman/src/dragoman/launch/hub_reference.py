@@ -4,8 +4,7 @@ URL).
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+import os
 
 import msgspec
 
@@ -14,10 +13,6 @@ from ..hub import (
     looks_like_repository,
     parse_reference,
 )
-
-if TYPE_CHECKING:
-    pass
-
 
 _HOSTS = ("https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/")
 """Prefixes of a model's name in URLs of the hub, and in Ollama's names of the hub's
@@ -42,7 +37,7 @@ def find_reference(
             of a model.
     """
     host = next((host for host in _HOSTS if model.startswith(host)), None)
-    if host is not None and not Path(model).exists():
+    if host is not None and not os.path.exists(model):
         return parse_reference(model.removeprefix(host).rstrip("/"), revision), None
     kind, _, name = model.partition(":")
     if kind == "hf" and name:

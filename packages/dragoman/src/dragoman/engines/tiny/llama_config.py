@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from ...core.errors import EngineError
 
@@ -56,34 +56,40 @@ class LlamaConfig(Struct, frozen=True):
         return 2 * self.kv_heads * self.head_dim
 
 
+# A config.json may be a stranger's: a size of 0 or a factor beyond float32 fails only in
+# the middle of a computation.
+_Size = Annotated[int, Meta(gt=0, le=1 << 40)]
+_Factor = Annotated[float, Meta(gt=0, le=1e12)]
+
+
 class _RopeFile(Struct):
-    rope_theta: float | None = None
+    rope_theta: _Factor | None = None
     rope_type: str | None = None
     type: str | None = None
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position_embeddings: int = 8192
+    factor: _Factor = 1.0
+    low_freq_factor: _Factor = 1.0
+    high_freq_factor: _Factor = 4.0
+    original_max_position_embeddings: _Size = 8192
 
 
 class _File(Struct):
     """A config.json as transformers 4 or 5 writes it."""
 
     architectures: list[str]
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    vocab_size: int
-    num_key_value_heads: int | None = None
-    head_dim: int | None = None
-    max_position_embeddings: int = 2048
-    rms_norm_eps: float = 1e-6
+    hidden_size: _Size
+    intermediate_size: _Size
+    num_hidden_layers: _Size
+    num_attention_heads: _Size
+    vocab_size: _Size
+    num_key_value_heads: _Size | None = None
+    head_dim: _Size | None = None
+    max_position_embeddings: _Size = 2048
+    rms_norm_eps: Annotated[float, Meta(ge=0, lt=1)] = 1e-6
     tie_word_embeddings: bool = False
     hidden_act: str = "silu"
     attention_bias: bool = False
     mlp_bias: bool = False
-    rope_theta: float | None = None
+    rope_theta: _Factor | None = None
     rope_parameters: _RopeFile | None = None
     rope_scaling: _RopeFile | None = None
 

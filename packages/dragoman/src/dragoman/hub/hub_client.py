@@ -1,0 +1,128 @@
+"""HTTP requests to a hub. The hub may be a stranger's: the size, the content coding,
+the redirects and the duration of an answer are bounded, and no header names a file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
+
+from .errors import HubError, build_status_error
+
+if TYPE_CHECKING:
+    import httpx2
+
+CHUNK_BYTES = 1 << 20
+MAX_JSON_BYTES = 64 << 20
+"""Largest list of files, and largest JSON file that is read whole. The index of the
+largest models (140,000 tensors) has 15 MB.
+"""
+MAX_ANSWER_SECONDS = 120.0
+"""Time for a list of files."""
+MAX_REDIRECTS = 5
+TIMEOUT_SECONDS = 30.0
+"""Time without a byte after which a connection counts as lost."""
+
+
+class HubClient:
+    """A client of the Hugging Face hub, or of a mirror. A context manager.
+
+    monotonic: returns seconds, for `MAX_ANSWER_SECONDS`.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        import httpx2  # noqa: PLC0415 - not needed by servers without models of a hub
+
+        utils: Any = import_module("huggingface_hub.utils")
+        # Without compression: a range counts bytes of the encoded body, so a resumed
+        # file would be damaged, and a few bytes could become gigabytes.
+        headers = {**utils.build_hf_headers(library_name="dragoman"), "accept-encoding": "identity"}
+        self._monotonic = monotonic
+        # httpx2 removes the token from redirects to another host, such as the CDN.
+        self._client = httpx2.Client(
+            headers=headers,
+            timeout=TIMEOUT_SECONDS,
+            follow_redirects=True,
+            max_redirects=MAX_REDIRECTS,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._client.close()
+
+    def fetch_file_list(self, repository: str, revision: str) -> bytes:
+        """Request the commit of a revision and the list of its files, as JSON:
+        https://huggingface.co/docs/hub/api.
+
+        Raises:
+            HubError: the answer is an error, or too long.
+            httpx2.HTTPError, httpx2.InvalidURL: the hub cannot be reached.
+        """
+        from huggingface_hub import constants  # noqa: PLC0415 - takes a fifth of a second
+
+        url = f"{constants.ENDPOINT}/api/models/{repository}/revision/{quote(revision, safe='')}"
+        deadline = self._monotonic() + MAX_ANSWER_SECONDS
+        answer = bytearray()
+        with self._stream(repository, f"{url}?blobs=true") as response:
+            for chunk in response.iter_raw():
+                answer += chunk
+                if len(answer) > MAX_JSON_BYTES:
+                    raise HubError(
+                        f"the list of files of {repository} has more than "
+                        f"{MAX_JSON_BYTES >> 20} MiB; choose another repository"
+                    )
+                if self._monotonic() > deadline:
+                    raise HubError(
+                        f"{constants.ENDPOINT} took more than {MAX_ANSWER_SECONDS:.0f} s to list "
+                        f"the files of {repository}; retry later"
+                    )
+        return bytes(answer)
+
+    @contextmanager
+    def stream_file(
+        self, repository: str, commit: str, path: str, start: int
+    ) -> Generator[httpx2.Response]:
+        """Request a file from a byte on. The status of the response is 206, or 200 if
+        the hub sends the whole file.
+
+        Raises: as `fetch_file_list`.
+        """
+        from huggingface_hub import hf_hub_url  # noqa: PLC0415 - takes a fifth of a second
+
+        headers = {"range": f"bytes={start}-"} if start else {}
+        url = hf_hub_url(repository, path, revision=commit)
+        with self._stream(repository, url, headers) as response:
+            yield response
+
+    @contextmanager
+    def _stream(
+        self, repository: str, url: str, headers: Mapping[str, str] | None = None
+    ) -> Generator[httpx2.Response]:
+        from huggingface_hub import constants  # noqa: PLC0415 - takes a fifth of a second
+
+        if constants.HF_HUB_OFFLINE:
+            raise HubError(
+                f"{repository} is not completely downloaded, and HF_HUB_OFFLINE is set; unset it "
+                f"and run `dragoman pull {repository}`"
+            )
+        with self._client.stream("GET", url, headers=headers) as response:
+            if response.status_code not in (200, 206):
+                raise build_status_error(repository, response.status_code, response.headers)
+            if response.headers.get("content-encoding", "identity").lower() != "identity":
+                raise HubError(
+                    f"{constants.ENDPOINT} sends {repository} with a content coding that was not "
+                    f"requested; check HF_ENDPOINT and the proxy settings"
+                )
+            yield response
