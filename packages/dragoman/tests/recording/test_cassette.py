@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +15,7 @@ from hypothesis import strategies as st
 from dragoman.recording.cassette import (
     CassetteError,
     CassetteHeader,
+    CassetteWriter,
     RecordedChunk,
     RecordedExchange,
     decode_data,
@@ -17,8 +24,10 @@ from dragoman.recording.cassette import (
     read_cassette,
 )
 from dragoman.recording.redaction import (
+    RESPONSE_SECRETS,
     filter_request_headers,
     filter_response_headers,
+    redact_body,
     redact_query,
 )
 from dragoman.recording.replay import hash_request
@@ -92,6 +101,89 @@ def test_response_headers_token_counts_recorded_but_not_secrets() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "authentication-info",
+        "etag",
+        "link",
+        "location",
+        "openai-organization",
+        "set-cookie",
+        "www-authenticate",
+        "x-api-key",
+        "x-auth-tokens",
+        "x-credential",
+        "x-jwt",
+        "x-ms-client-principal",
+        "x-password",
+        "x-ratelimit-secret",
+        "x-session",
+        "x-user-email",
+        "x-whatever",
+    ],
+)
+def test_response_headers_outside_allow_list_not_recorded(name: str) -> None:
+    assert filter_response_headers([(name, "sk-secret"), ("content-type", "text/plain")]) == [
+        ("content-type", "text/plain")
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bearer", "code", "e-mail", "jwt", "pass", "pwd", "session", "state", "X-Amz-Signature"],
+)
+def test_redact_query_unknown_parameters_lose_values(name: str) -> None:
+    assert redact_query(f"{name}=sk-secret&api-version=1") == f"{name}=&api-version=1"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (
+            b'{"tools": [{"type": "mcp", "authorization": "s", "headers": {"x-a": "s", "n": 1}}]}',
+            b'{"tools":[{"type":"mcp","authorization":"","headers":{"x-a":"","n":1}}]}',
+        ),
+        (
+            b'{"mcp_servers": [{"authorization_token": "s", "name": "a"}]}',
+            b'{"mcp_servers":[{"authorization_token":"","name":"a"}]}',
+        ),
+        (b'{"api_\\u006bey": ["s", {"a": "s"}]}', b'{"api_key":["",{"a":""}]}'),
+        (b'{"x": NaN, "apiKey": "s", "y": "\\ud800"}', b'{"x":NaN,"apiKey":"","y":"\\ud800"}'),
+    ],
+)
+def test_redact_body_removes_strings_of_secret_fields(body: bytes, expected: bytes) -> None:
+    assert redact_body(body) == expected
+    assert redact_body(expected) == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages": [{"role": "user", "content": "the password is: token"}]}',
+        b'{"properties": {"password": {"type": "string"}, "headers": {"type": "object"}} }',
+        b'{"logprobs": [{"token": "a"}], "prompt_cache_key": "k"}',
+        b"authorization: s",
+        b'{"authorization": "s"',
+    ],
+)
+def test_redact_body_other_bodies_are_unchanged(body: bytes) -> None:
+    assert redact_body(body) == body
+
+
+def test_redact_body_deeply_nested_secret_is_dropped() -> None:
+    deep = b'{"password":' * 100_000 + b'"s"' + b"}" * 100_000
+    assert b'"s"' not in redact_body(deep)
+
+
+def test_redact_body_response_keeps_tool_input() -> None:
+    body = b'{"content": [{"input": {"password": "p"}}]}'
+    assert redact_body(body, RESPONSE_SECRETS) == body
+    secret = b'{"client_secret": {"value": "s", "expires_at": 1}}'
+    expected = b'{"client_secret":{"value":"","expires_at":1}}'
+    assert redact_body(secret, RESPONSE_SECRETS) == expected
+
+
 def test_redact_query_removes_secrets() -> None:
     assert redact_query("key=AIza1&beta=true&access_token=t&X-Amz-Signature=s") == (
         "key=&beta=true&access_token=&X-Amz-Signature="
@@ -113,6 +205,64 @@ def test_hash_request_ignores_order_and_whitespace() -> None:
 def test_hash_request_accepts_deeply_nested_body() -> None:
     deep = b"[" * 100_000 + b"]" * 100_000
     assert hash_request("POST", "/", "", deep) != hash_request("POST", "/", "", b"[" + deep + b"]")
+
+
+def encode_response(**fields: Any) -> bytes:
+    exchange = {"at": 0, "method": "GET", "path": "/", "status": 200, "head_at": 0, "end_at": 0}
+    return msgspec.json.encode({**exchange, **fields})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"status": 99999},
+        {"status": 0},
+        {"status": -1},
+        {"status": 101},
+        {"head_at": -1},
+        {"end_at": 1e300},
+        {"pieces": [[1e300, "a"]]},
+        {"status": 204, "pieces": [[0, "a"]]},
+        {"status": 304, "pieces": [[0, "a"]]},
+        {"answer_headers": [["a\r\nb", "c"]]},
+        {"answer_headers": [["a", "b\r\nc: d"]]},
+        {"answer_headers": [["a", "\0"]]},
+        {"answer_headers": [["", "a"]]},
+        {"answer_headers": [["a", "\u20ac"]]},
+        {"answer_headers": [["Transfer-Encoding", "chunked"]]},
+        {"answer_headers": [["connection", "close"]]},
+        {"answer_headers": [["Content-Length", "7"]], "pieces": [[0, "a"]]},
+        {"answer_headers": [["content-length", "-1"]]},
+    ],
+)
+def test_read_cassette_response_that_cannot_be_sent_raises(fields: dict[str, Any]) -> None:
+    with pytest.raises(CassetteError, match=r"^line 2: ") as raised:
+        read_cassette([HEAD, encode_response(**fields)])
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "HEAD", "answer_headers": [["content-length", "7"]]},
+        {"ended": "cut", "answer_headers": [["content-length", "7"]], "pieces": [[0, "a"]]},
+        {"answer_headers": [["content-length", "1"]], "pieces": [[0, "a"]]},
+        {"status": 599, "end_at": 1e6},
+    ],
+)
+def test_read_cassette_unusual_responses_are_read(fields: dict[str, Any]) -> None:
+    assert len(read_cassette([HEAD, encode_response(**fields)])) == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
+def test_cassette_new_file_is_private(tmp_path: Path) -> None:
+    path = tmp_path / "session.jsonl"
+    umask = os.umask(0)
+    try:
+        CassetteWriter(path, "http://upstream").close()
+    finally:
+        os.umask(umask)
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(

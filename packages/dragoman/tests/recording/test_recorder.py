@@ -196,3 +196,23 @@ def test_recorder_rejects_foreign_host_and_large_body() -> None:
     assert jumping(ask(set_up.recorder, headers={"host": "evil.example"})).status == 421
     assert jumping(ask(set_up.recorder, body=b"x" * (32 * 2**20 + 1))).status == 413
     assert set_up.seen == []
+
+
+def test_recorder_records_no_secrets_of_bodies() -> None:
+    body = b'{"client_secret": {"value": "ek_1"}, "id": "a"}'
+    headers = {"content-length": str(len(body)), "location": "http://a/?signature=s"}
+    set_up = bench(
+        lambda clock: httpx2.Response(
+            200, headers=headers, stream=TimedPieces(clock, body[:30], body[30:])
+        )
+    )
+    sent = b'{"tools": [{"type": "mcp", "authorization": "sk-1"}]}'
+    received = jumping(ask(set_up.recorder, body=sent, query="code=sk-2"))
+    assert received.body == body
+    assert received.headers["location"] == headers["location"]
+    assert set_up.seen[0].content == sent
+    (exchange,) = set_up.sink.exchanges
+    assert not any(secret in repr(exchange) for secret in ("ek_1", "sk-1", "sk-2", "signature"))
+    assert exchange.answer_headers == []
+    expected = '{"client_secret":{"value":""},"id":"a"}'
+    assert exchange.pieces == [RecordedChunk(1.0, expected)]

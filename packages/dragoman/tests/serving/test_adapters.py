@@ -78,6 +78,14 @@ async def test_adapter_load_outside_lora_dir_rejected(tmp_path: Path):
     assert loader.loaded == [str(inside)] * 2
 
 
+async def test_adapter_load_unusable_path_returns_400(tmp_path: Path):
+    async with client(Loader(), tmp_path) as http:
+        for path in ("a" * 5000, "a/" * 3000, "a\0b"):
+            body = {"lora_name": "a", "lora_path": path}
+            response = await http.post("/v1/load_lora_adapter", json=body)
+            assert (response.status_code, response.json()["error"]["param"]) == (400, "lora_path")
+
+
 async def test_adapter_load_without_lora_dir_returns_403(tmp_path: Path):
     loader = Loader()
     async with client(loader, None) as http:

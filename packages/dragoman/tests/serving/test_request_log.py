@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncGenerator, Iterator
 from itertools import count
 from pathlib import Path
@@ -187,3 +188,17 @@ async def test_request_log_full_queue_drops_lines_without_blocking(
 def test_request_log_unwritable_file_raises_settings_error(tmp_path: Path):
     with pytest.raises(SettingsError, match="request-log"):
         open_request_log(str(tmp_path))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
+def test_request_log_new_file_is_private(file: Path) -> None:
+    umask = os.umask(0)
+    try:
+        RequestLog(file).close()
+        assert file.stat().st_mode & 0o777 == 0o600
+        # Its owner lets a log shipper read it.
+        file.chmod(0o640)
+        RequestLog(file).close()
+    finally:
+        os.umask(umask)
+    assert file.stat().st_mode & 0o777 == 0o640

@@ -6,19 +6,38 @@ does not delay the following ones.
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
+
+from ..serving.private_file import open_private_file
 
 FORMAT_VERSION = 1
 
 
 HeaderList = list[tuple[str, str]]
+
+
+# A recording may be a stranger's. These bounds hold for each that `dragoman record`
+# writes.
+_Seconds = Annotated[float, Meta(ge=0, le=1e7)]
+_FinalStatus = Annotated[int, Meta(ge=200, le=599)]
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
+HOP_BY_HOP_HEADERS = frozenset(
+    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
+    "te", "trailer",
+     "transfer-encoding", "upgrade"}
+)  # fmt: skip
+"""Headers that a proxy does not forward (RFC 9110, section 7.6.1)."""
 
 
 class CassetteError(ValueError):
@@ -52,7 +71,7 @@ class RecordedChunk(Struct, frozen=True, array_like=True):
     at: seconds since the request.
     """
 
-    at: float
+    at: _Seconds
     data: Data
 
 
@@ -69,17 +88,17 @@ class RecordedExchange(Struct, frozen=True, kw_only=True):
         disconnected.
     """
 
-    at: float
+    at: _Seconds
     method: str
     path: str
     query: str = ""
     headers: HeaderList = []
     body: Data = ""
-    status: int
+    status: _FinalStatus
     answer_headers: HeaderList = []
-    head_at: float
+    head_at: _Seconds
     pieces: list[RecordedChunk] = []
-    end_at: float
+    end_at: _Seconds
     ended: Literal["complete", "cut", "left"] = "complete"
 
 
@@ -92,6 +111,22 @@ class CassetteHeader(Struct, frozen=True):
 
 def encode_line(line: RecordedExchange | CassetteHeader) -> bytes:
     return msgspec.json.encode(line) + b"\n"
+
+
+def _find_fault(exchange: RecordedExchange) -> str | None:
+    """Return why a response cannot be sent; None if it can."""
+    size = sum(len(decode_data(piece.data)) for piece in exchange.pieces)
+    if size and exchange.status in (204, 304):
+        return f"a response of status {exchange.status} has no body"
+    for name, value in exchange.answer_headers:
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+            return f"the header {name[:100]!r} cannot be sent"
+        if name.lower() in HOP_BY_HOP_HEADERS:
+            return f"the header {name!r} belongs to a connection"
+        is_length = name.lower() == "content-length" and exchange.ended == "complete"
+        if is_length and exchange.method != "HEAD" and value != str(size):
+            return f"the body has {size} bytes and not the {value[:100]!r} of content-length"
+    return None
 
 
 def read_cassette(lines: Iterable[bytes]) -> list[RecordedExchange]:
@@ -120,6 +155,8 @@ def read_cassette(lines: Iterable[bytes]) -> list[RecordedExchange]:
             raise CassetteError(f"line {number}: {error}") from None
         if not has_header:
             raise CassetteError(f"line {number}: this is not a recording: the header is missing")
+        if (fault := _find_fault(exchange)) is not None:
+            raise CassetteError(f"line {number}: {fault}")
         exchanges.append(exchange)
     if not has_header:
         raise CassetteError("the file is not a recording: the header is missing")
@@ -128,11 +165,11 @@ def read_cassette(lines: Iterable[bytes]) -> list[RecordedExchange]:
 
 class CassetteWriter:
     """Appends exchanges to a file in a thread, and flushes after each one. Must be
-    closed.
+    closed. Only this user can read the file, since it has prompts and answers.
     """
 
     def __init__(self, path: Path, upstream: str) -> None:
-        self._file = path.open("ab")
+        self._file = os.fdopen(open_private_file(path), "ab")
         self._queue: SimpleQueue[RecordedExchange | None] = SimpleQueue()
         self._file.write(encode_line(CassetteHeader(FORMAT_VERSION, upstream)))
         self._thread = threading.Thread(target=self._write_queued, name="recording", daemon=True)

@@ -18,16 +18,14 @@ from .asgi_request import (
     send_error,
     send_request_error,
 )
-from .cassette import RecordedChunk, RecordedExchange, encode_data
-from .redaction import filter_request_headers, filter_response_headers, redact_query
-
-HOP_BY_HOP_HEADERS = frozenset(
-    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
-    "te", "trailer",
-     "transfer-encoding", "upgrade"}
-)  # fmt: skip
-"""Headers that a proxy does not forward (RFC 9110, section 7.6.1)."""
-
+from .cassette import HOP_BY_HOP_HEADERS, RecordedChunk, RecordedExchange, encode_data
+from .redaction import (
+    RESPONSE_SECRETS,
+    filter_request_headers,
+    filter_response_headers,
+    redact_body,
+    redact_query,
+)
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -179,20 +177,34 @@ class _ProxiedRequest:
         if self._status is None:
             return None
         scope = self._scope
+        chunks = self._redact_chunks()
+        headers = filter_response_headers(_decode_headers(self._response_headers))
+        if chunks is not self._chunks:
+            headers = [pair for pair in headers if pair[0] != "content-length"]
         return RecordedExchange(
             at=self._offset,
             method=scope["method"],
             path=read_raw_path(scope),
             query=redact_query(scope["query_string"].decode("latin-1")),
             headers=filter_request_headers(_decode_headers(scope["headers"])),
-            body=encode_data(self._body),
+            body=encode_data(redact_body(self._body)),
             status=self._status,
-            answer_headers=filter_response_headers(_decode_headers(self._response_headers)),
+            answer_headers=headers,
             head_at=self._head_at,
-            pieces=[RecordedChunk(offset, encode_data(raw)) for offset, raw in self._chunks],
+            pieces=[RecordedChunk(offset, encode_data(raw)) for offset, raw in chunks],
             end_at=self._end_at or self._now() - self._started_at,
             ended=self._outcome,
         )
+
+    def _redact_chunks(self) -> list[tuple[float, bytes]]:
+        """Return the response in its chunks, or in one if it is a JSON object with a
+        secret.
+        """
+        body = b"".join(raw for _, raw in self._chunks)
+        redacted = redact_body(body, RESPONSE_SECRETS)
+        if redacted == body:
+            return self._chunks
+        return [(self._chunks[-1][0], redacted)]
 
 
 def _parse_connection_header(connection: str) -> set[str]:

@@ -22,7 +22,7 @@ from .asgi_request import (
     send_request_error,
 )
 from .cassette import RecordedExchange, decode_data
-from .redaction import redact_query
+from .redaction import redact_body, redact_query
 
 MatchMode = Literal["question", "path"]
 """The rule that matches requests to recorded exchanges.
@@ -38,6 +38,7 @@ def hash_request(method: str, path: str, query: str, body: bytes) -> bytes:
     """
     # Redacted as in the file: a hash of a secret's value would match no recorded
     # request.
+    body = redact_body(body)
     parts = [
         method,
         path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -65,7 +66,8 @@ def resolve_path_below(root: str | None, path: str, flag: str, param: str) -> Pa
     location = (Path(root) / path).resolve()
     if not location.is_relative_to(Path(root).resolve()):
         raise PermissionDenied(f"This path is not under {flag}.", param=param)
-    if not location.exists():
+    # Unlike Path.exists, it raises no error for a name that is too long.
+    if not os.path.exists(location):
         raise RequestError("This path does not exist.", param=param, code="not_found")
     return location
 
