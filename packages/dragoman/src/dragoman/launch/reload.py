@@ -10,7 +10,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -46,10 +46,19 @@ class Reloader:
     clock: Clock
     tls: ssl.SSLContext | None = None
     read_settings: Callable[[], Settings] | None = None
+    _keys_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while keys are read: a file that was read earlier must not be used later."""
 
-    async def reload(self) -> None:
+    async def reload_keys(self) -> None:
+        """Read the key file again. Errors are logged."""
+        await self._attempt("keys", ("keys_file",), self._reload_keys, self.settings)
+
+    async def reload(self, *, has_read_keys: bool = False) -> None:
         """Reload all parts. Errors are logged, not raised: an invalid file must not
         stop the server.
+
+        has_read_keys: whether `reload_keys` was called for this reload, which is enough
+            unless the settings name another file.
         """
         new = self.settings
         if self.read_settings is not None:
@@ -57,7 +66,8 @@ class Reloader:
                 new = await asyncio.to_thread(self.read_settings)
             except (SettingsError, OSError, ValueError) as error:
                 log.error("settings not reloaded: %s", error)
-        await self._attempt("keys", ("keys_file",), self._reload_keys, new)
+        if not has_read_keys or new.keys_file != self.settings.keys_file:
+            await self._attempt("keys", ("keys_file",), self._reload_keys, new)
         await self._attempt("models", ("models",), self._reload_models, new)
         await self._attempt(
             "certificate", ("ssl_certfile", "ssl_keyfile"), self._reload_certificate, new
@@ -98,9 +108,9 @@ class Reloader:
             raise SettingsError("--keys-file: adding or removing it requires a restart")
         if new.keys_file is None:
             return False
-        self.application.keyring.replace_tenants(
-            await asyncio.to_thread(load_tenants, new.keys_file)
-        )
+        async with self._keys_lock:
+            tenants = await asyncio.to_thread(load_tenants, new.keys_file)
+            self.application.keyring.replace_tenants(tenants)
         return True
 
     async def _reload_models(self, new: Settings) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -28,7 +29,11 @@ from tests.serving.harness import load_tiny_tokenizer
 
 import dragoman
 from dragoman.engines.scripted import Script, ScriptedEngine
-from dragoman.launch.multiprocess.supervisor import MAX_DELAY, RestartDelays
+from dragoman.launch.multiprocess.supervisor import (
+    MAX_DELAY,
+    MAX_FIRST_FAILURES,
+    RestartDelays,
+)
 from dragoman.launch.multiprocess.worker_checks import check_workers
 from dragoman.settings import Settings, SettingsError, load_settings
 from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
@@ -382,6 +387,58 @@ def test_hanging_worker_with_watchdog_is_replaced(tmp_path: Path) -> None:
                 channel.recv(100)
             running.wait_until_replaced(1, 2)
             assert "worker 1 does not respond and is killed" in running.log
+
+
+def test_revoked_key_ends_beside_stopped_worker(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    tenants = {name: Tenant(secrets=(KeyHash(hash_key(f"sk-{name}")),)) for name in "ab"}
+    edit_key_file(keys, lambda found: found.update(tenants))
+    headers = {"authorization": "Bearer sk-a"}
+    with serving(tmp_path, "--store", "none", "--keys-file", str(keys)) as running:
+        assert running.get("/v1/models", headers=headers)[0] == 200
+        stopped = running.pids[0]
+        os.kill(stopped, signal.SIGSTOP)
+        edit_key_file(keys, lambda found: found.update(a=Tenant(disabled=True)))
+        running.process.send_signal(signal.SIGHUP)
+        # Worker 1 has read the keys long before worker 0 is given up.
+        running.wait_for_log("keys reloaded")
+        assert "has not read the API keys" not in running.log
+        running.wait_for_log("worker 0 has not read the API keys again and is killed")
+        running.wait_until_replaced(1, 2)
+        assert f"(process {stopped}) has died and is replaced" in running.log
+        for _ in range(20):
+            assert running.get("/v1/models", headers=headers)[0] == 401
+        assert running.stop() == 0
+
+
+def test_server_with_one_worker_serves_when_other_cannot_start(tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "dragoman", "serve", "scripted", "--workers", "2")
+    killed: set[int] = set()
+
+    def kill_second(log: Path) -> None:
+        """Kill worker 1 in each of its starts."""
+        while not is_done.wait(0.02):
+            text = log.read_text() if log.exists() else ""
+            for found in re.finditer(r"worker 1 is process (\d+)", text):
+                if (pid := int(found[1])) not in killed:
+                    killed.add(pid)
+                    os.kill(pid, signal.SIGKILL)
+
+    is_done = threading.Event()
+    killer = threading.Thread(target=kill_second, args=[tmp_path / "server-0.log"])
+    killer.start()
+    try:
+        # The greeting comes after three deaths of worker 1, with worker 0 alone.
+        with started([*command, "--port", "0", "--store", "none"], tmp_path) as running:
+            assert len(killed) >= MAX_FIRST_FAILURES
+            assert running.post("/v1/chat/completions", chat())[0] == 200
+            is_done.set()
+            killer.join()
+            running.wait_until(lambda: running.read_metric("dragoman_workers") == 2)
+            assert running.stop() == 0
+    finally:
+        is_done.set()
+        killer.join()
 
 
 def test_worker_startup_error_is_reported_once(tmp_path: Path) -> None:

@@ -40,15 +40,14 @@ class EnginePlan:
     """The model that the engine process serves, and its socket.
 
     listener: the listening socket for front ends.
-    watchdog_interval: seconds between two keepalive messages to the supervisor; None
-        means no watchdog.
+    watchdog_interval: seconds between two keepalive messages to the supervisor.
     inherited: run-time changes that the previous engine process had received; None for
         the first process.
     """
 
     settings: Settings
     listener: socket.socket
-    watchdog_interval: float | None
+    watchdog_interval: float
     inherited: EngineChanges | None
 
 
@@ -83,7 +82,7 @@ def serve_engine(plan: EnginePlan, end: socket.socket) -> int:
     )
     loop_factory = uvicorn.Config(_serve_nothing).get_loop_factory()
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        return runner.run(_run(server, link, model))
+        return runner.run(_run(server, link, model, plan.watchdog_interval))
 
 
 async def _serve_nothing() -> None:
@@ -92,7 +91,9 @@ async def _serve_nothing() -> None:
     """
 
 
-async def _run(server: EngineServer, link: SupervisorLink, model: HostedModel) -> int:
+async def _run(
+    server: EngineServer, link: SupervisorLink, model: HostedModel, watchdog_interval: float
+) -> int:
     await link.open()
     try:
         await server.start()
@@ -100,7 +101,7 @@ async def _run(server: EngineServer, link: SupervisorLink, model: HostedModel) -
         link.report(StartFailed(f"cannot serve {model.model}: {format_error(error)}"))
         return STARTUP_FAILURE
     link.report(EngineReady(model))
-    alive = asyncio.create_task(_stay_alive(link))
+    alive = asyncio.create_task(_stay_alive(link, watchdog_interval))
     commands = asyncio.create_task(_wait_for_stop(server, link))
     failure = asyncio.create_task(server.failed.wait())
     await asyncio.wait([commands, failure], return_when=asyncio.FIRST_COMPLETED)
@@ -125,8 +126,8 @@ async def _wait_for_stop(server: EngineServer, link: SupervisorLink) -> None:
     await server.idle.wait()
 
 
-async def _stay_alive(link: SupervisorLink) -> None:
-    """Send keepalive messages to the supervisor, if there is a watchdog."""
-    while link.watchdog_interval is not None:
-        await asyncio.sleep(link.watchdog_interval)
+async def _stay_alive(link: SupervisorLink, interval: float) -> None:
+    """Send keepalive messages to the supervisor."""
+    while True:
+        await asyncio.sleep(interval)
         link.notify_alive()

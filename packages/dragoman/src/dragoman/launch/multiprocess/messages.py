@@ -62,6 +62,10 @@ class Reloaded(WorkerReport, frozen=True, tag=True):
     adopted: tuple[str, ...]
 
 
+class KeysRead(WorkerReport, frozen=True, tag=True):
+    """The API keys were read again, or are invalid, which the worker has logged."""
+
+
 class MergeRequest(WorkerReport, frozen=True, tag=True):
     """A client of this worker requests the metrics of all workers.
 
@@ -92,6 +96,10 @@ class Stop(WorkerCommand, frozen=True, tag=True):
     is_forced: bool = False
 
 
+class ReadKeys(WorkerCommand, frozen=True, tag=True):
+    """Read the API keys again. The worker replies with KeysRead."""
+
+
 class Reload(WorkerCommand, frozen=True, tag=True):
     """Reload the settings. The worker replies with Reloaded."""
 
@@ -118,10 +126,11 @@ AnyReport = (
     | StartFailed
     | Alive
     | Reloaded
+    | KeysRead
     | MergeRequest
     | MetricsReport
 )
-AnyCommand = Stop | Reload | CollectMetrics | MergedMetrics
+AnyCommand = Stop | ReadKeys | Reload | CollectMetrics | MergedMetrics
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_report = msgspec.msgpack.Decoder(AnyReport).decode

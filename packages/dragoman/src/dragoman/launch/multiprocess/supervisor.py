@@ -41,12 +41,15 @@ from ..tls import build_tls_context
 from .engine_process import EnginePlan, serve_engine
 from .messages import (
     Alive,
+    AnyReport,
     CollectMetrics,
     EngineChanged,
     EngineReady,
+    KeysRead,
     MergedMetrics,
     MergeRequest,
     MetricsReport,
+    ReadKeys,
     Ready,
     Reload,
     Reloaded,
@@ -63,6 +66,7 @@ from .worker_checks import (
     describe_workers,
     has_engine_process,
 )
+from .worker_watchdog import WorkerWatchdog
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +76,13 @@ MAX_DELAY = 30.0
 doubles each time.
 """
 MAX_FIRST_FAILURES = 3
-"""Deaths of the first worker during its start after which the server gives up."""
+"""Deaths of a worker during its start after which the server gives up if no worker has
+served, and else serves without it until it starts.
+"""
+RELOAD_SECONDS = 60.0
+"""Time for the reload of a worker, which may wait for a hub, before the next one
+begins.
+"""
 ENGINE_STOP_TIME = 60.0
 """Seconds in which the engine process must stop after the last worker."""
 STOP_MARGIN = 10.0
@@ -147,7 +157,6 @@ class WorkerProcess:
 
     number: the worker's number, or ENGINE_NUMBER.
     generation: number of the reload whose settings it has; 0 before the first reload.
-    last_sign: time of its last message, which shows that its event loop runs.
     failure: the reason that it reported before its exit.
     """
 
@@ -155,7 +164,6 @@ class WorkerProcess:
     pid: int
     channel: WorkerChannel
     generation: int
-    last_sign: float
     is_ready: bool = False
     failure: str | None = None
 
@@ -239,8 +247,10 @@ class Supervisor:
         self._metrics = MetricsHub(
             self._collect_metrics, engine_restarts=None if engine_socket is None else 0
         )
-        self._waits_for_first = True
+        self._has_served = False
+        """Whether a worker has served: from then on the server does not give up."""
         self._has_started = False
+        self._greeting: Sequence[str] = ()
         self._failure: str | None = None
         self._stop_requests = self._stops_sent = 0
         self._is_engine_stopped = False
@@ -249,8 +259,9 @@ class Supervisor:
         self._generation = 0
         self._reload_queue: list[int] = []
         self._reloading: int | None = None
+        self._reload_deadline: float | None = None
         self._new_settings: Settings | None = None
-        self._alive_at = time.monotonic()
+        self._watchdog = WorkerWatchdog(notifier.watchdog_interval, time.monotonic())
 
     def run(self) -> None:
         """Serve until a signal stops the server. Raises SettingsError if the server
@@ -294,12 +305,12 @@ class Supervisor:
     def _step(self) -> None:
         """Wait for the next message, signal or timer, and handle it."""
         now = time.monotonic()
-        interval = self._notifier.watchdog_interval
         times = [
             *(self._starts.values() if not self._stop_requests else ()),
             self._metrics.next_deadline,
             self._kill_at,
-            None if interval is None else self._alive_at + interval,
+            self._reload_deadline,
+            self._watchdog.next_check,
         ]
         timeout = min((max(0.0, at - now) for at in times if at is not None), default=None)
         for key, _ in self._selector.select(timeout):
@@ -324,7 +335,7 @@ class Supervisor:
             self._is_engine_stopped = True
             self._kill_at = time.monotonic() + ENGINE_STOP_TIME
             self._workers[ENGINE_NUMBER].channel.send(Stop())
-        if self._is_reload_requested and self._has_started and not self._stop_requests:
+        if self._is_reload_requested and self._has_served and not self._stop_requests:
             self._is_reload_requested = False
             self._begin_reload()
         self._handle_timers(time.monotonic())
@@ -349,16 +360,38 @@ class Supervisor:
             )
             self._kill_all()
             self._kill_at = None
-        interval = self._notifier.watchdog_interval
-        if interval is not None and now >= self._alive_at + interval:
-            self._alive_at = now
-            self._notifier.notify_alive()
-            for worker in self._workers.values():
-                # The event loop of a live process may hang. Two intervals, since a
-                # message may be late by one.
-                if worker.is_ready and now - worker.last_sign > 2 * interval:
-                    log.error("%s does not respond and is killed", worker.name)
-                    _kill(worker.pid)
+        if self._reload_deadline is not None and now >= self._reload_deadline:
+            assert self._reloading is not None
+            name = self._workers[self._reloading].name
+            log.error("%s is still reloading after %g s; the others go on", name, RELOAD_SECONDS)
+            self._reloading = None
+            self._reload_next()
+        if now >= self._watchdog.next_check:
+            if self._notifier.watchdog_interval is not None:
+                self._notifier.notify_alive()
+            self._replace_silent_workers(now)
+
+    def _replace_silent_workers(self, now: float) -> None:
+        """Kill the workers that do not respond: the event loop of a live process may
+        hang.
+        """
+        silent = self._watchdog.find_silent(now)
+        late, has_keys_answer = self._watchdog.pop_without_keys(now)
+        if self._stop_requests:
+            # Workers that shut down send no signs, and have a time limit.
+            return
+        for number in silent:
+            log.error("%s does not respond and is killed", self._workers[number].name)
+            # A process that waits for a disk dies later: it is named once.
+            self._watchdog.forget(number)
+            _kill(self._workers[number].pid)
+        for number in late:
+            name = self._workers[number].name
+            if has_keys_answer:
+                log.error("%s has not read the API keys again and is killed", name)
+                _kill(self._workers[number].pid)
+            else:
+                log.error("%s has not read the API keys again", name)
 
     def _list_ready(self) -> list[int]:
         """Return the numbers of the workers that serve."""
@@ -388,9 +421,7 @@ class Supervisor:
             self._run_worker(number, child_end, mask)
         child_end.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        worker = WorkerProcess(
-            number, pid, WorkerChannel(parent_end), self._generation, time.monotonic()
-        )
+        worker = WorkerProcess(number, pid, WorkerChannel(parent_end), self._generation)
         self._workers[number] = worker
         self._selector.register(parent_end, selectors.EVENT_READ, worker)
         log.info("%s is process %d", worker.name, pid)
@@ -422,7 +453,7 @@ class Supervisor:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             name_worker(name)
-            interval = self._notifier.watchdog_interval
+            interval = self._watchdog.interval
             engine = None
             if self._engine_socket is not None and number == ENGINE_NUMBER:
                 # Otherwise the port would stay bound after the supervisor and all
@@ -474,37 +505,43 @@ class Supervisor:
             # the process is reaped.
             with suppress(KeyError):
                 self._selector.unregister(worker.channel.socket)
-        # Any message shows that the event loop runs, not only `Alive`.
-        worker.last_sign = time.monotonic()
         for report in reports:
-            match report:
-                case Ready(greeting):
-                    self._handle_ready(worker, greeting)
-                case EngineReady(model):
-                    worker.is_ready = True
-                    self._delays.note_ready(worker.number)
-                    # The first worker starts only now. After a restart of the engine
-                    # the workers are already running.
-                    if self._hosted_model is None:
-                        self._starts[0] = 0.0
-                    self._hosted_model = model
-                case EngineChanged(changes):
-                    self._engine_changes = changes
-                case StartFailed(reason):
-                    worker.failure = reason
-                case Reloaded(adopted):
-                    self._finish_reload(worker, adopted)
-                case MergeRequest(id, own):
-                    # Bound to this channel: when the answer is ready, another worker
-                    # may have this number.
-                    answer = partial(_send_merged, worker.channel, id)
-                    self._metrics.start_round(
-                        worker.number, own, self._list_measured(), time.monotonic(), answer
-                    )
-                case MetricsReport(own):
-                    self._metrics.add_report(worker.number, own)
-                case Alive():
-                    pass
+            self._handle_report(worker, report)
+        # Any message shows that the event loop runs, not only `Alive`.
+        if worker.is_ready:
+            self._watchdog.note_sign(worker.number, time.monotonic())
+
+    def _handle_report(self, worker: WorkerProcess, report: AnyReport) -> None:
+        match report:
+            case Ready(greeting):
+                self._handle_ready(worker, greeting)
+            case EngineReady(model):
+                worker.is_ready = True
+                self._delays.note_ready(worker.number)
+                # The first worker starts only now. After a restart of the engine
+                # the workers are already running.
+                if self._hosted_model is None:
+                    self._starts[0] = 0.0
+                self._hosted_model = model
+            case EngineChanged(changes):
+                self._engine_changes = changes
+            case StartFailed(reason):
+                worker.failure = reason
+            case Reloaded(adopted):
+                self._finish_reload(worker, adopted)
+            case MergeRequest(id, own):
+                # Bound to this channel: when the answer is ready, another worker
+                # may have this number.
+                answer = partial(_send_merged, worker.channel, id)
+                self._metrics.start_round(
+                    worker.number, own, self._list_measured(), time.monotonic(), answer
+                )
+            case MetricsReport(own):
+                self._metrics.add_report(worker.number, own)
+            case KeysRead():
+                self._watchdog.note_keys(worker.number)
+            case Alive():
+                pass
 
     def _collect_metrics(self, number: int) -> None:
         self._workers[number].channel.send(CollectMetrics())
@@ -513,18 +550,25 @@ class Supervisor:
         worker.is_ready = True
         self._delays.note_ready(worker.number)
         count = self._count
-        if self._waits_for_first:
-            self._waits_for_first = False
+        if not self._has_served:
+            self._has_served = True
             self._starts.update(dict.fromkeys(range(1, count), 0.0))
-        if not self._has_started and len(self._list_ready()) == count:
-            self._has_started = True
-            for line in greeting:
-                self._print_line(line)
-            self._notifier.notify_ready()
+        self._greeting = greeting
+        if len(self._list_ready()) == count:
+            self._greet()
         # A worker that was started before the reload still has the previous settings.
         if worker.generation != self._generation:
+            self._send_read_keys([worker])
             self._reload_queue.append(worker.number)
             self._reload_next()
+
+    def _greet(self) -> None:
+        """Tell the user and the service manager, once, that the server serves."""
+        if not self._has_started:
+            self._has_started = True
+            for line in self._greeting:
+                self._print_line(line)
+            self._notifier.notify_ready()
 
     def _reap(self) -> None:
         """Handle the workers that have died, and schedule their replacements."""
@@ -544,6 +588,7 @@ class Supervisor:
             code = os.waitstatus_to_exitcode(status)
             del self._workers[number]
             self._metrics.end_worker(number)
+            self._watchdog.forget(number)
             self._reloading = None if self._reloading == number else self._reloading
             self._reload_queue = [item for item in self._reload_queue if item != number]
             if not self._stop_requests:
@@ -555,12 +600,14 @@ class Supervisor:
                 reason = worker.failure or exit_reason
                 delay = self._delays.note_death(number, has_served=worker.is_ready)
                 has_given_up = self._delays.failures.get(number, 0) >= MAX_FIRST_FAILURES
-                if not self._has_started and (worker.failure is not None or has_given_up):
+                if not self._has_served and (worker.failure is not None or has_given_up):
                     self._failure = worker.failure or f"{worker.name} cannot start: {reason}"
                     # As after a second signal: do not wait for workers that start at
                     # the same time.
                     self._stop_requests = 2
                     continue
+                if has_given_up and self._list_ready():
+                    self._greet()
                 if self._metrics.engine_restarts is not None and worker.is_engine:
                     self._metrics.engine_restarts += 1
                 else:
@@ -597,27 +644,39 @@ class Supervisor:
     def _begin_reload(self) -> None:
         """Reload the workers one after the other, so that the others serve meanwhile."""
         self._is_reloading = True
-        self._notifier.notify_reloading()
+        if self._has_started:
+            self._notifier.notify_reloading()
+        self._generation += 1
+        # First and to all at once: a key that was revoked must not depend on a worker
+        # that does not respond.
+        self._send_read_keys([self._workers[number] for number in self._list_ready()])
         self._new_settings = None
         if self._read_settings is not None:
             # Errors are ignored here: the workers log them.
             with suppress(SettingsError, OSError, ValueError):
                 self._new_settings = self._read_settings()
-        self._generation += 1
         self._reload_queue = self._list_ready()
         self._reload_next()
+
+    def _send_read_keys(self, workers: Sequence[WorkerProcess]) -> None:
+        for worker in workers:
+            worker.channel.send(ReadKeys())
+        self._watchdog.expect_keys((worker.number for worker in workers), time.monotonic())
 
     def _reload_next(self) -> None:
         if self._reloading is not None or self._stop_requests:
             return
+        self._reload_deadline = None
         if self._reload_queue:
             self._reloading = self._reload_queue.pop(0)
+            self._reload_deadline = time.monotonic() + RELOAD_SECONDS
             worker = self._workers[self._reloading]
             worker.generation = self._generation
             worker.channel.send(Reload())
         elif self._is_reloading:
             self._is_reloading = False
-            self._notifier.notify_ready()
+            if self._has_started:
+                self._notifier.notify_ready()
 
     def _finish_reload(self, worker: WorkerProcess, adopted: Sequence[str]) -> None:
         """Record the settings that the worker has adopted, for the workers that start

@@ -25,6 +25,11 @@ from .messages import (
 
 log = logging.getLogger(__name__)
 
+MERGE_SECONDS = 10.0
+"""Time for the supervisor to collect the metrics of all workers, for which it waits a
+few seconds itself.
+"""
+
 
 class SupervisorLink(Notifier):
     """A worker's connection to its supervisor: sends service notifications and reports,
@@ -100,6 +105,9 @@ class SupervisorLink(Notifier):
         self._merges[id] = waiting
         try:
             self.report(MergeRequest(id, tuple(self._read_metrics())))
-            return await waiting
+            async with asyncio.timeout(MERGE_SECONDS):
+                return await waiting
+        except TimeoutError:
+            raise ConnectionError("the supervisor does not respond") from None
         finally:
             del self._merges[id]

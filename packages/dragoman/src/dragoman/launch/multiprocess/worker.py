@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, cast
@@ -27,6 +27,8 @@ from ..server_assembly import assemble_server
 from ..tls import build_tls_context
 from ..uvicorn_config import build_uvicorn_config
 from .messages import (
+    KeysRead,
+    ReadKeys,
     Ready,
     Reload,
     Reloaded,
@@ -102,20 +104,30 @@ class WorkerServer(Server):
                 case Stop(is_forced):
                     self.force_exit = self.force_exit or is_forced
                     self.should_exit = True
+                case ReadKeys():
+                    self._run(self._read_keys())
                 case Reload():
-                    # In a task, so that other commands are executed while the reload
-                    # waits, for example for a hub.
-                    task = asyncio.create_task(self._reload())
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+                    self._run(self._reload())
                 case _:
                     pass
         self.should_exit = True
 
+    def _run(self, command: Coroutine[None, None, None]) -> None:
+        """Execute a command in a task, so that others are executed while it waits, for
+        example for a hub.
+        """
+        task = asyncio.create_task(command)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read_keys(self) -> None:
+        await self._worker_reloader.reload_keys()
+        self._link.report(KeysRead())
+
     async def _reload(self) -> None:
         reloader = self._worker_reloader
         before = reloader.settings
-        await reloader.reload()
+        await reloader.reload(has_read_keys=True)
         # Only the adopted settings: the supervisor passes them on to workers that start
         # later.
         changed = (
@@ -135,8 +147,7 @@ class WorkerPlan:
     secret: the key that encrypts and signs reasoning.
     listeners: sockets to accept connections from.
     read_settings: reads the settings again for a reload; None if that is not possible.
-    watchdog_interval: seconds between two keepalive messages to the supervisor; None
-        means no watchdog.
+    watchdog_interval: seconds between two keepalive messages to the supervisor.
     engine: the shared engine process; None if the worker has its own engine.
     """
 
@@ -146,7 +157,7 @@ class WorkerPlan:
     secret: bytes
     listeners: Sequence[socket.socket]
     read_settings: Callable[[], Settings] | None
-    watchdog_interval: float | None
+    watchdog_interval: float
     engine: EngineLink | None = None
 
 
