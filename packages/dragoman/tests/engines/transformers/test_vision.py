@@ -52,7 +52,7 @@ pytestmark = pytest.mark.torch
 
 pillow: Any = import_module("PIL.Image")
 
-KINDS = ("llava", "idefics3", "qwen2_5_vl", "qwen3_5")
+KINDS = ("llava", "idefics3", "qwen2_5_vl", "qwen3_5", "aya_vision")
 OPTIONS = transformers.TransformersOptions(device="cpu", dtype="float32")
 COUNT = 10
 
@@ -328,7 +328,7 @@ def test_load_unsupported_image_encoder_disables_images(
 ) -> None:
     loaded = transformers.load(vlms.save("gemma3", tmp_path), EngineLimits(), OPTIONS)
     assert (loaded.vision, "images" in loaded.engine.capabilities.features) == (None, False)
-    assert "is served without images" in caplog.text
+    assert "is served without images: its vision cannot be batched" in caplog.text
 
 
 async def test_image_runtime_error_fails_only_its_request(tmp_path: Path) -> None:

@@ -54,7 +54,18 @@ MARKS = {
     ],
     "qwen2_5_vl": ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"],
     "qwen3_5": ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"],
-    "gemma3": ["<image_soft_token>", "<start_of_image>", "<end_of_image>"],
+    "gemma3": ["<start_of_image>", "<image_soft_token>", "<end_of_image>"],
+    "aya_vision": [
+        *("<image>", "<|IMG_PATCH|>", "<|START_OF_IMG|>", "<|END_OF_IMG|>", "TILE_GLOBAL"),
+        *(f"TILE_{tile}" for tile in range(1, 4)),
+    ],
+}
+NAMED_MARKS = {
+    "gemma3": {
+        "boi_token": "<start_of_image>",
+        "image_token": "<image_soft_token>",
+        "eoi_token": "<end_of_image>",
+    }
 }
 TEMPLATE = """\
 {%- for message in messages -%}
@@ -66,7 +77,7 @@ TEMPLATE = """\
 def save(kind: str, directory: Path) -> Path:
     """Save a model. Raises KeyError for an unknown kind."""
     torch.manual_seed(3)
-    tokenizer = _tokenizer(MARKS[kind])
+    tokenizer = _tokenizer(MARKS[kind], NAMED_MARKS.get(kind, {}))
     network, processor = _MAKERS[kind](tokenizer)
     place = MARKS[kind][0]
     placeholder = f"<|vision_start|>{place}<|vision_end|>" if kind.startswith("qwen") else place
@@ -77,8 +88,11 @@ def save(kind: str, directory: Path) -> Path:
     return directory
 
 
-def _tokenizer(marks: list[str]) -> Any:
-    """Build a tokenizer with one token per byte, and the control tokens."""
+def _tokenizer(marks: list[str], named_marks: dict[str, str]) -> Any:
+    """Build a tokenizer with one token per byte, and the control tokens.
+
+    named_marks: control tokens that are attributes of the tokenizer.
+    """
     special = ["<pad>", "<s>", "</s>", *marks]
     words = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     tokenizer: Any = Tokenizer(BPE({word: number for number, word in enumerate(words)}, []))
@@ -86,7 +100,11 @@ def _tokenizer(marks: list[str]) -> Any:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(special)
     return library.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>",
+        extra_special_tokens=named_marks,
     )
 
 
@@ -190,10 +208,26 @@ def _gemma3(tokenizer: Any) -> tuple[Any, Any]:
         boi_token_id=token("<start_of_image>"),
         eoi_token_id=token("<end_of_image>"),
     )
-    tokenizer.boi_token = MARKS["gemma3"][1]
-    tokenizer.eoi_token = MARKS["gemma3"][2]
-    tokenizer.image_token = "x"
-    return library.Gemma3ForConditionalGeneration(config), tokenizer
+    images = library.Gemma3ImageProcessorPil(size={"height": 28, "width": 28})
+    return library.Gemma3ForConditionalGeneration(config), library.Gemma3Processor(
+        images, tokenizer, image_seq_length=4
+    )
+
+
+def _aya_vision(tokenizer: Any) -> tuple[Any, Any]:
+    """The template's placeholder is not the token that stands for a row of features."""
+    config = library.AyaVisionConfig(
+        vision_config={"model_type": "siglip_vision_model", **EYES},
+        text_config={"model_type": "cohere2", **TEXT, "sliding_window": 64},
+        downsample_factor=2,
+        image_token_index=tokenizer.convert_tokens_to_ids("<|IMG_PATCH|>"),
+    )
+    images = library.GotOcr2ImageProcessorPil(
+        size={"height": 28, "width": 28}, crop_to_patches=True, min_patches=1, max_patches=3
+    )
+    return library.AyaVisionForConditionalGeneration(config), library.AyaVisionProcessor(
+        images, tokenizer, patch_size=7, img_size=28, downsample_factor=2
+    )
 
 
 _MAKERS = {
@@ -202,4 +236,5 @@ _MAKERS = {
     "qwen2_5_vl": _qwen,
     "qwen3_5": _qwen3_5,
     "gemma3": _gemma3,
+    "aya_vision": _aya_vision,
 }

@@ -22,7 +22,7 @@ from ..batching import (
     build_rng,
 )
 from ..batching.engine_config import DEFAULT_MAX_NUM_SEQS
-from ..batching.paging_self_check import build_trial_prompts, check_paging
+from ..batching.paging_self_check import build_trial_prompts, check_paging, find_reason
 from ..hardware import MAX_TORCH_KV_BYTES, compute_kv_budget, count_usable_cores
 from .backend import Network, torch
 from .device_sampler_check import can_sample_on_device
@@ -272,8 +272,8 @@ def load_vision(
         vision_runner = TransformersVisionRunner(network)
         model.vision_runner = vision_runner
         check_vision(model, network, processor, vision, tolerance=_choose_tolerance(network))
-    except EngineError as error:
-        log.warning("%s is served without images: %s", directory, error.message)
+    except Exception as error:  # the library's code may raise any exception
+        log.warning("%s is served without images: %s", directory, find_reason(error))
         model.vision_runner = None
         return None
     finally:

@@ -73,7 +73,8 @@ class VisionProcessor(Struct, frozen=True):
     """The image processor of a model.
 
     placeholder: text for an image in the chat template.
-    token: id of the placeholder's token.
+    token: id of the token of one row of features. In Gemma 3 and Aya Vision it is not
+        the placeholder's, which stands for a whole image.
     process: returns the expanded text of each image, and the vision inputs of all.
     """
 
@@ -84,24 +85,21 @@ class VisionProcessor(Struct, frozen=True):
 
 
 def load_processor(directory: Path, config: Any, *, trust_remote_code: bool) -> VisionProcessor:  # noqa: ANN401 - untyped
-    """Load the processor. Raises EngineError if it is missing or unsupported."""
+    """Load the processor. May raise any exception, since its code is the library's."""
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
-    try:
-        if config.model_type in _GRID_MODEL_TYPES:
-            tokenizer = library.AutoTokenizer.from_pretrained(directory, **local)
-            token: int = config.image_token_id
-            name: str = tokenizer.convert_ids_to_tokens(token)
-            images = library.AutoImageProcessor.from_pretrained(directory, **local)
-            return VisionProcessor(name, token, tokenizer, partial(_process_by_grid, images, name))
-        processor = library.AutoProcessor.from_pretrained(directory, **local)
-        return VisionProcessor(
-            processor.image_token,
-            config.image_token_id,
-            processor.tokenizer,
-            partial(_process_with_library, processor),
-        )
-    except (OSError, ValueError, ImportError, RuntimeError, AttributeError, KeyError) as error:
-        raise EngineError(f"the processor in {directory} cannot be used: {error}") from error
+    if config.model_type in _GRID_MODEL_TYPES:
+        tokenizer = library.AutoTokenizer.from_pretrained(directory, **local)
+        token: int = config.image_token_id
+        name: str = tokenizer.convert_ids_to_tokens(token)
+        images = library.AutoImageProcessor.from_pretrained(directory, **local)
+        return VisionProcessor(name, token, tokenizer, partial(_process_by_grid, images, name))
+    processor = library.AutoProcessor.from_pretrained(directory, **local)
+    return VisionProcessor(
+        processor.image_token,
+        config.image_token_id,
+        processor.tokenizer,
+        partial(_process_with_library, processor),
+    )
 
 
 def _process_with_library(
@@ -134,6 +132,7 @@ class TransformersVision:
 
     def __init__(self, processor: VisionProcessor) -> None:
         self._processor = processor
+        self._feature_text: str = processor.tokenizer.convert_ids_to_tokens(processor.token)
         # The library's processors and tokenizers are not thread-safe.
         self._lock = Lock()
         self._cache = LruBytes[tuple[str, ImagePixels]](_CACHE_BYTES, lambda read: read[1].size)
@@ -167,9 +166,10 @@ class TransformersVision:
             picture = decode_image(data)
             with self._lock:
                 (text,), inputs = self._processor.process([picture])
+                count = text.count(self._feature_text)
         except _IMAGE_ERRORS as error:
             raise build_image_error(number, error) from error
-        return text, ImagePixels(inputs, text.count(self._processor.placeholder))
+        return text, ImagePixels(inputs, count)
 
 
 def get_pixels(image: PreparedImage | PromptImage) -> ImagePixels:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import abc
 from importlib import import_module
+from inspect import signature
 from io import BytesIO
 from itertools import pairwise
 
@@ -33,6 +34,8 @@ from .vision_encoder import move_to_device
 
 _IMAGE_SIZES = ((64, 48), (32, 96))
 """Width and height of each test image, pixels."""
+_TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")
+"""Arguments of the library's models that are 1 at image tokens."""
 
 
 def check_vision(
@@ -43,8 +46,8 @@ def check_vision(
     *,
     tolerance: float,
 ) -> None:
-    """Check vision. Raises EngineError. On success the network's attention is paged
-    afterwards.
+    """Check vision. Raises EngineError, or any exception of the library's code. On
+    success the network's attention is paged afterwards.
 
     tolerance: relative to the largest logit.
     """
@@ -54,52 +57,41 @@ def check_vision(
         file = BytesIO()
         import_module("PIL.Image").fromarray(pixels).save(file, "PNG")
         files.append(file.getvalue())
-    try:
-        texts, inputs = processor.process([decode_image(data) for data in files])
-        first, second = texts
-        ids: list[int] = processor.tokenizer(f"a{first}b{second}c", add_special_tokens=False)[
-            "input_ids"
-        ]
-        prepared = vision.prepare(files)
-        if [image.text for image in prepared] != texts:
-            raise EngineError("the result for an image depends on other images")
-        images = vision.locate(ids, prepared)
-        boundaries = [0, *((image.begin + image.end) // 2 for image in images), len(ids)]
-        request = TokenRequest(id="see", prompt=tuple(ids), max_tokens=1, images=images)
-        set_attention(network, model.own_attention)
-        model.long_rope.deactivate()
-        image_mask = [
-            int(any(image.begin <= position < image.end for image in images))
-            for position in range(len(ids))
-        ]
-        network_inputs = {name: move_to_device(network, tensor) for name, tensor in inputs.items()}
-        expected = _compute_image_reference(
-            network, ids, image_mask, network_inputs, [boundary - 1 for boundary in boundaries[1:]]
-        )
-        set_attention(network, model.paged_attention)
-        actual = _compute_in_chunks(model, request, boundaries)
-    except (
-        RuntimeError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        LookupError,
-        NotImplementedError,
-    ) as error:
-        raise EngineError(f"its vision cannot be batched: {error}") from error
+    texts, inputs = processor.process([decode_image(data) for data in files])
+    first, second = texts
+    ids: list[int] = processor.tokenizer(f"a{first}b{second}c", add_special_tokens=False)[
+        "input_ids"
+    ]
+    prepared = vision.prepare(files)
+    if [image.text for image in prepared] != texts:
+        raise EngineError("the result for an image depends on other images")
+    images = vision.locate(ids, prepared)
+    boundaries = [0, *((image.begin + image.end) // 2 for image in images), len(ids)]
+    request = TokenRequest(id="see", prompt=tuple(ids), max_tokens=1, images=images)
+    set_attention(network, model.own_attention)
+    model.long_rope.deactivate()
+    network_inputs = {name: move_to_device(network, tensor) for name, tensor in inputs.items()}
+    expected = _compute_image_reference(
+        network, ids, network_inputs, [boundary - 1 for boundary in boundaries[1:]]
+    )
+    set_attention(network, model.paged_attention)
+    actual = _compute_in_chunks(model, request, boundaries)
     if not np.abs(actual - expected).max() <= tolerance * np.abs(expected).max():
         raise EngineError("its vision cannot be batched: its output with paged attention differs")
 
 
 def _compute_image_reference(
-    network: Network, ids: list[int], image_mask: list[int], inputs: VisionInputs, rows: list[int]
+    network: Network, ids: list[int], inputs: VisionInputs, rows: list[int]
 ) -> Floats:
-    """Compute the network's own logits of these rows. image_mask: 1 at image tokens,
-    for models that need it.
+    """Compute the network's own logits of these rows, with the token types that the
+    library's processor would pass: Gemma 3 attends causally without them.
     """
     tensor_options = {"device": network.device}
-    if hasattr(network.model, "get_rope_index"):
-        inputs = {**inputs, "mm_token_type_ids": torch.tensor([image_mask], **tensor_options)}
+    image_token = network.config.image_token_id
+    token_types = torch.tensor([[int(id == image_token) for id in ids]], **tensor_options)
+    parameters = signature(network.forward).parameters
+    names = [name for name in _TOKEN_TYPES if name in parameters]
+    inputs = {**inputs, **dict.fromkeys(names, token_types)}
     with torch.inference_mode():
         logit_rows = torch.tensor(rows, **tensor_options)
         output = network(
