@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from ...core.errors import EngineError
 from ..batching.paging_self_check import find_reason
 from .backend import Network, library, torch
-from .packed_linears import build_quantization_args
+from .packed_linears import build_quantization_args, find_quantization
 from .vision import is_vision_model
 
 log = logging.getLogger(__name__)
+
+_MODELOPT_FILE = "hf_quant_config.json"
+_SCALE = re.compile(r"(?<![kqv]_)(?<!prob_)(scale|zero)")
+"""The last part of the name of a scale or zero point of weights. Those of keys, queries
+and attention weights are for a quantized KV cache, which this engine does not have.
+"""
+
+
+class _ModelOptQuantization(Struct):
+    quant_algo: str | None = None
+
+
+class _ModelOptFile(Struct):
+    quantization: _ModelOptQuantization
 
 
 class TransformersOptions(Struct, frozen=True):
@@ -68,6 +84,7 @@ def load_network(directory: Path, options: TransformersOptions) -> Network:
     }
     try:
         config = library.AutoConfig.from_pretrained(directory, **local)
+        _check_quantization(directory, config)
         quantization_args = build_quantization_args(
             config, options.quantization, options.dtype, device
         )
@@ -107,6 +124,40 @@ def load_network(directory: Path, options: TransformersOptions) -> Network:
     return network.eval() if quantization_args else network.to(device).eval()
 
 
+def _check_quantization(directory: Path, config: Any) -> None:  # noqa: ANN401 - untyped
+    """Raise EngineError if the weights are quantized in a form that the library does
+    not know, since it would then compute with the stored numbers as if they were the
+    weights.
+    """
+    declared = find_quantization(config)
+    if declared is None:
+        method = _read_modelopt_method(directory / _MODELOPT_FILE)
+        source = _MODELOPT_FILE
+    elif library.quantizers.AutoHfQuantizer.supports_quant_method(declared):
+        return
+    else:
+        method = str(declared["quant_method"])
+        source = "config.json"
+    if method is not None:
+        raise EngineError(
+            f"{directory}: the quantization {method!r} of {source} is not supported by "
+            f"transformers; use the unquantized model, or another engine"
+        )
+
+
+def _read_modelopt_method(path: Path) -> str | None:
+    """Read the method by which NVIDIA ModelOpt quantized the weights; None if they are
+    not quantized. Raises EngineError.
+    """
+    if not path.exists():
+        return None
+    try:
+        file = msgspec.json.decode(path.read_bytes(), type=_ModelOptFile)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise EngineError(f"{path}: {error}") from error
+    return file.quantization.quant_algo
+
+
 def _check_tensors(directory: Path, network: Network, info: Mapping[str, Collection[Any]]) -> None:
     """Raise EngineError if the checkpoint lacks tensors of the network, which the
     library fills with random numbers.
@@ -124,7 +175,17 @@ def _check_tensors(directory: Path, network: Network, info: Mapping[str, Collect
         raise EngineError(
             f"{directory} lacks {len(missing)} tensors of {kind}, such as {missing[0]}; {next_step}"
         )
-    if unused := sorted(info["unexpected_keys"]):
+    unused = sorted(info["unexpected_keys"])
+    for name in unused:
+        # A module of which nothing is used is one that the model does not have, such as
+        # a layer that predicts further tokens.
+        module, _, tensor = name.rpartition(".")
+        if _SCALE.search(tensor) and f"{module}.weight" not in info["unexpected_keys"]:
+            raise EngineError(
+                f"{directory}: {kind} would ignore {name}, so that the weights beside it would be "
+                f"wrong; their quantization is not supported"
+            )
+    if unused:
         log.warning(
             "%s: %s does not use %d of the tensors, such as %s",
             directory,

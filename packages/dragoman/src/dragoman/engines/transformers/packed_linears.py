@@ -137,8 +137,8 @@ def build_quantization_args(
     """
     if quantization is None:
         return _build_device_map(device) if is_quantized(config) else {}
-    if is_quantized(config):
-        method = config.quantization_config.get("quant_method")
+    if declared := find_quantization(config):
+        method = declared.get("quant_method")
         raise EngineError(f"the weights are already quantized ({method}); omit --quantization")
     match quantization:
         case "bitsandbytes":
@@ -161,7 +161,16 @@ def build_quantization_args(
 
 
 def is_quantized(config: Any) -> bool:  # noqa: ANN401 - untyped
-    return getattr(config, "quantization_config", None) is not None
+    return find_quantization(config) is not None
+
+
+def find_quantization(config: Any) -> Any:  # noqa: ANN401 - untyped
+    """Find the quantization in a configuration or in that of its text part; None for a
+    model without one. It is a dict before the model is loaded.
+    """
+    parts = (config, config.get_text_config())
+    declared = (getattr(part, "quantization_config", None) for part in parts)
+    return next((one for one in declared if one is not None), None)
 
 
 def _build_device_map(device: str) -> dict[str, Any]:
