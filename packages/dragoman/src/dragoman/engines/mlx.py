@@ -29,6 +29,12 @@ from .batching import (
     SamplingState,
     build_rng,
 )
+from .batching.limit_reduction import (
+    Limits,
+    compute_reducible,
+    find_limits,
+    reduce_attributes,
+)
 from .batching.paging_self_check import build_trial_prompts, check_paging, find_reason
 from .safetensors_reader import Tensors
 
@@ -400,14 +406,9 @@ def build_paged_model(network: Network, *, vocab: int, max_positions: int) -> tu
     Raises: EngineError if its logits differ from the network's own.
     """
     model = MlxModel(network, vocab=vocab, max_positions=max_positions)
-    expected = [
-        np.array(
-            network(mx.array([prompt]), cache=caches.make_prompt_cache(network))[0].astype(
-                mx.float32
-            )
-        )
-        for prompt in build_trial_prompts(vocab, max_positions)
-    ]
+    prompts = build_trial_prompts(vocab, max_positions)
+    modules = network.modules()
+    limits = find_limits([*modules, *(module.args for module in modules if "args" in vars(module))])
     runners: list[MlxRunner] = []
 
     def build_paged_runner(num_blocks: int, num_state_slots: int) -> MlxRunner:
@@ -415,5 +416,18 @@ def build_paged_model(network: Network, *, vocab: int, max_positions: int) -> tu
         return runners[0]
 
     kind = f"a model of mlx-lm's `{type(network).__module__.rpartition('.')[2]}`"
-    check_paging(model, build_paged_runner, expected, kind=kind, tolerance=5e-2)
+
+    def compute(limits: Limits) -> list[Floats]:
+        with reduce_attributes(limits):
+            return [_compute_reference(network, prompt) for prompt in prompts]
+
+    limits, expected = compute_reducible(limits, compute, kind)
+    with reduce_attributes(limits):
+        check_paging(model, build_paged_runner, expected, kind=kind, tolerance=5e-2)
     return model, runners[0].bytes_per_token
+
+
+def _compute_reference(network: Network, prompt: list[int]) -> Floats:
+    """Compute the network's own logits of a prompt."""
+    cache = caches.make_prompt_cache(network)
+    return np.array(network(mx.array([prompt]), cache=cache)[0].astype(mx.float32))

@@ -116,6 +116,7 @@ def test_build_paged_model_rejects_position_dependent_attention() -> None:
 
     class KeyCountAttention:
         layers = plain.layers
+        modules = plain.modules
 
         def __call__(self, ids: Any, cache: Any = None) -> Any:
             logits = plain(ids, cache=cache)

@@ -32,6 +32,7 @@ import numpy as np
 from dragoman.core.errors import EngineError
 from dragoman.core.token_engine import TokenRequest
 from dragoman.engines.batching import SchedulerConfig
+from dragoman.engines.batching.limit_reduction import find_limits
 from dragoman.engines.transformers.backend import library, torch
 from dragoman.engines.transformers.load import build_paged_model
 from dragoman.engines.transformers.load_network import TransformersOptions, load_network
@@ -42,7 +43,11 @@ RIGHT = "right"
 WRONG = "wrong"
 REFUSED = "refused"
 UNTRIED = "not tried"
-LENGTHS = (7, 45, 110)
+LENGTHS = (7, 45, 150)
+LIMIT = 100
+"""Value of every limit of a configuration: more tokens than the engine's own check has,
+and fewer than the longest prompt.
+"""
 COUNT = 24
 NEAR = 1e-3
 """Tolerance of logprobs; if the best two differ by less, either token is correct."""
@@ -74,9 +79,6 @@ RANKS = dict.fromkeys(("q_lora_rank", "kv_lora_rank"), 16)
 PARTS = dict.fromkeys(
     ("head_dim", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "global_head_dim"), 8
 )
-LIMITS = dict.fromkeys(
-    ("sliding_window", "attention_chunk_size", "sliding_window_size", "floor_scale"), 40
-)
 MAMBA = {
     "mamba_n_heads": 4,
     "mamba_num_heads": 4,
@@ -107,7 +109,6 @@ SMALL: dict[str, Any] = {
     **GROUPS,
     **RANKS,
     **PARTS,
-    **LIMITS,
     **MAMBA,
     **LINEAR,
     "vocab_size": 96,
@@ -130,6 +131,7 @@ SMALL: dict[str, Any] = {
     "is_decoder": True,
     "use_sliding_window": True,
     "max_window_layers": 2,
+    "sliding_window": LIMIT,
 }
 LONG_FACTORS = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}
 LONG_ROPE = {"rope_theta": 1e4, "original_max_position_embeddings": 60, **LONG_FACTORS}
@@ -171,7 +173,13 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "falcon": {"alibi": False, "new_decoder_architecture": False},
     "gptj": {"rotary_dim": 8},
-    "gpt_neo": {"attention_types": [[["global", "local"], 2]], "num_layers": 4, "window_size": 40},
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]], "num_layers": 4},
+    "minimax_m3_vl_text": {
+        "layer_types": ["full_attention", "minimax_m3_sparse"] * 2,
+        "index_block_size": 40,
+        "index_topk_blocks": 2,
+        "num_key_value_heads": 4,
+    },
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2, "num_dense_layers": 1},
     "mamba2": {"num_heads": 4, "head_dim": 16, "n_groups": 1, "state_size": 8},
@@ -251,6 +259,8 @@ def configure(name: str) -> Any:
         if _can_set(plain, field)
         and (isinstance(_default(plain, field), int | float) or field in OPTIONAL)
     }
+    limits = {name: LIMIT for name in find_limits([plain]) if _can_set(plain, name)}
+    fields = limits | fields
     if "kv_lora_rank" in fields and "num_key_value_heads" in fields:
         fields["num_key_value_heads"] = 4
     kinds = (

@@ -26,6 +26,7 @@ SLICE = {
     "mimo_v2_flash": RIGHT,
     "phi3, longrope": RIGHT,
     "lfm2": RIGHT,
+    "minimax_m3_vl_text": REFUSED,
     "moshi": REFUSED,
     "nemotron": REFUSED,
     "rwkv": REFUSED,

@@ -297,6 +297,77 @@ def test_build_paged_model_with_cache_dependent_output_raises() -> None:
         build_paged_model(network("moshi", sliding_window=64))
 
 
+def plant_keyword(model: Any, **keywords: object) -> Any:
+    """Return the model, with a further keyword in every call of its attention."""
+    for module in model.modules():
+        if hasattr(module, "q_proj"):
+            module.forward = partial(module.forward, **keywords)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("keywords", "reason"),
+    [
+        ({"block_indices": [0]}, "uses `block_indices`"),
+        ({"position_bias": [0]}, "uses `position_bias`"),
+        ({"is_causal": False}, "not causal"),
+    ],
+)
+def test_build_paged_model_unknown_keyword_raises(keywords: Any, reason: str) -> None:
+    with pytest.raises(EngineError, match=reason):
+        build_paged_model(plant_keyword(network("llama"), **keywords))
+
+
+def test_build_paged_model_unset_keyword_passes() -> None:
+    build_paged_model(plant_keyword(network("llama"), block_indices=None, output_attentions=False))
+
+
+def test_build_paged_model_sparse_attention_raises() -> None:
+    """MiniMax M3 selects blocks of keys; its limits are the real ones."""
+    sparse = {
+        "layer_types": ["full_attention", "minimax_m3_sparse"] * 2,
+        "index_head_dim": 8,
+        "rotary_dim": 8,
+        "num_key_value_heads": 4,
+        **EXPERTS,
+    }
+    with pytest.raises(EngineError, match="uses `block_indices`"):
+        build_paged_model(network("minimax_m3_vl_text", **sparse))
+
+
+@pytest.mark.parametrize(
+    "name", ["keep_window", "index_block_size", "index_topk", "chunk_length", "local_blocks"]
+)
+def test_build_paged_model_limit_of_any_name_is_passed(name: str) -> None:
+    """A layer computes prompts beyond a real limit in another way than steps."""
+    model = network("llama")
+    layer = model.model.layers[1].mlp
+    setattr(layer, name, 4096)
+    forward = layer.forward
+    layer.forward = lambda states: forward(
+        states * (0.5 if states.shape[1] > getattr(layer, name) else 1.0)
+    )
+    with pytest.raises(EngineError, match="differs"):
+        build_paged_model(model)
+
+
+def test_build_paged_model_irreducible_limit_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    model = network("llama")
+    layer = model.model.layers[1].mlp
+    layer.block_size = 256
+    forward = layer.forward
+
+    def compute(states: Any) -> Any:
+        if layer.block_size != 256:
+            raise RuntimeError("the sizes of tensors do not match")
+        return forward(states)
+
+    layer.forward = compute
+    build_paged_model(model)
+    assert "beyond block_size (256) is not checked" in caplog.text
+    assert layer.block_size == 256
+
+
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [

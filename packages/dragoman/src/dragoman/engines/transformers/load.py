@@ -22,12 +22,20 @@ from ..batching import (
     build_rng,
 )
 from ..batching.engine_config import DEFAULT_MAX_NUM_SEQS
+from ..batching.limit_reduction import Limits, compute_reducible
 from ..batching.paging_self_check import build_trial_prompts, check_paging, find_reason
 from ..hardware import MAX_TORCH_KV_BYTES, compute_kv_budget, count_usable_cores
 from .backend import Network, torch
 from .device_sampler_check import can_sample_on_device
 from .load_network import TransformersOptions, load_network
-from .paged_attention import MASKED_NAME, NAME, reduce_limits, register, set_attention
+from .paged_attention import (
+    MASKED_NAME,
+    NAME,
+    find_network_limits,
+    reduce_limits,
+    register,
+    set_attention,
+)
 from .recurrent import CACHE_NAMES
 from .transformers_model import Floats, TransformersModel, TransformersRunner
 from .vision import (
@@ -172,9 +180,8 @@ def build_paged_model(
     model: TransformersModel | None = None
     try:
         model = TransformersModel(network, attention_backend)
-        with reduce_limits(network):
-            prompts = build_trial_prompts(model.vocab, model.max_positions)
-            expected = [_compute_reference(network, prompt) for prompt in prompts]
+        prompts = build_trial_prompts(model.vocab, model.max_positions)
+        limits, expected = _compute_references(network, prompts)
     except Exception as error:  # the library's code may raise any exception
         reason = (
             error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
@@ -192,7 +199,7 @@ def build_paged_model(
     ):
         model.recurrent.by_token = by_token
         try:
-            with reduce_limits(network):
+            with reduce_limits(network, limits):
                 _check_attention(model, network, name, expected)
                 return model, _pack_linears(model, network, name, expected)
         except EngineError as error:
@@ -283,6 +290,20 @@ def load_vision(
 
 def _choose_tolerance(network: Network) -> float:
     return 1e-3 if network.dtype == torch.float32 else 5e-2
+
+
+def _compute_references(
+    network: Network, prompts: Sequence[list[int]]
+) -> tuple[Limits, list[Floats]]:
+    """Compute the network's own logits of the prompts with reduced limits. Returns them
+    after the limits that could be reduced.
+    """
+
+    def compute(limits: Limits) -> list[Floats]:
+        with reduce_limits(network, limits):
+            return [_compute_reference(network, prompt) for prompt in prompts]
+
+    return compute_reducible(find_network_limits(network), compute, type(network).__name__)
 
 
 def _compute_reference(network: Network, ids: list[int]) -> Floats:

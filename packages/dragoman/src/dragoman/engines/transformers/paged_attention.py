@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, cast
 
 from ...core.errors import EngineError
 from ..batching import BLOCK_SIZE, Chunk
+from ..batching.limit_reduction import Limits, find_limits, reduce_attributes
 from .backend import Device, Network, Tensor, library, torch
 from .kv_pool import KvPool
 from .long_rope import find_rope_parameters
@@ -26,21 +27,24 @@ MASKED_NAME = "dragoman_paged_masked"
 """The same attention with the library's masks, for layers whose mask is more than
 causal with a sliding window.
 """
-_ATTRIBUTES = {
-    "sliding_window": 24,
-    "sliding_window_size": 24,
-    "attention_chunk_size": 24,
-    "floor_scale": 16,
-    "original_max_position_embeddings": 40,
-}
-"""Attributes of configurations and modules that are limits, and their values in a check
-of a few tokens.
-"""
 _ROPE_WINDOW = "original_max_position_embeddings"
+_REDUCED_ROPE_WINDOW = 40
 _LONG_FREQUENCIES = "long_inv_freq"
 """Suffix of the attributes in which the library's RoPE modules cache what they computed
 from the window.
 """
+
+_UNUSED_KEYWORDS = frozenset(
+    {
+        # The arguments of `forward`, which some models pass on.
+        *("position_ids", "use_cache", "cache_position", "logits_to_keep", "num_items_in_batch"),
+        # Requests for further outputs.
+        *("output_attentions", "output_hidden_states", "output_router_logits", "return_dict"),
+        # Random only in training.
+        "dropout",
+    }
+)
+"""Keywords of the library's attention that do not change its output in inference."""
 
 KernelContext: TypeAlias = Callable[[], AbstractContextManager[None]]
 """A context manager that restricts attention to the selected kernels."""
@@ -184,14 +188,22 @@ def attend(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
-    **_: object,
+    is_causal: bool | None = None,
+    **others: object,
 ) -> tuple[Tensor, None]:
     """Attend in one layer, with the library's signature.
 
     query, key, value: [1, heads, tokens, width]; returns [1, tokens, heads, width].
     sliding_window, softcap, s_aux (sinks): features of some models, named as in the
     library.
+    others: further keywords. Each is a feature that some model passes, such as
+        `block_indices` of MiniMax M3; one that is not supported is an error.
     """
+    for name, feature in others.items():
+        if feature is not None and name not in _UNUSED_KEYWORDS:
+            raise EngineError(f"this model's attention uses `{name}`, which is not supported")
+    if is_causal is False:
+        raise EngineError("this model's attention is not causal")
     # Without these checks, a model that builds its own mask would silently compute
     # wrong logits.
     if step is None or not isinstance(attention_mask, LibraryMask | None):
@@ -328,41 +340,39 @@ def register() -> None:
     library.AttentionMaskInterface.register(MASKED_NAME, LibraryMask)
 
 
-@contextmanager
-def reduce_limits(network: Network) -> Generator[None]:
-    """Reduce the limits at which a network's computation changes (windows, chunks,
-    scales) until the end of the block, so that the few tokens of a check exceed them.
-    """
+def find_network_limits(network: Network) -> Limits:
+    """Find the limits in a network's configurations and modules, see `find_limits`."""
+    return find_limits(_list_holders(network))
+
+
+def _list_holders(network: Network) -> list[Any]:
+    """List the configurations and modules of a network."""
     modules = list(network.modules())
     configs = [module.config for module in modules if getattr(module, "config", None) is not None]
-    candidates = [network.config, network.config.get_text_config(), *modules, *configs]
-    holders = list({id(holder): holder for holder in candidates}.values())
-    changed: list[tuple[Any, str, int]] = []
-    for name, value in _ATTRIBUTES.items():
-        limits = [(holder, getattr(holder, name, None)) for holder in holders]
-        large = [
-            (holder, limit) for holder, limit in limits if isinstance(limit, int) and limit > value
-        ]
-        # All are reduced by the same number, since some modules add 1 to the
-        # configuration's window.
-        reduction = min((limit for _, limit in large), default=value) - value
-        for holder, limit in large:
-            setattr(holder, name, limit - reduction)
-            changed.append((holder, name, limit))
+    return [network.config, network.config.get_text_config(), *modules, *configs]
+
+
+@contextmanager
+def reduce_limits(network: Network, limits: Limits) -> Generator[None]:
+    """Reduce the limits at which a network's computation changes (windows, chunks,
+    scales) until the end of the block, so that the few tokens of a check exceed them.
+
+    limits: those of `find_network_limits` that can be reduced. Windows of RoPE are
+        always reduced.
+    """
     windows = [
         (parameters, parameters[_ROPE_WINDOW])
-        for holder in holders
+        for holder in _list_holders(network)
         for parameters in find_rope_parameters(holder)
-        if parameters.get(_ROPE_WINDOW, 0) > _ATTRIBUTES[_ROPE_WINDOW]
+        if parameters.get(_ROPE_WINDOW, 0) > _REDUCED_ROPE_WINDOW
     ]
     for parameters, _ in windows:
-        parameters[_ROPE_WINDOW] = _ATTRIBUTES[_ROPE_WINDOW]
+        parameters[_ROPE_WINDOW] = _REDUCED_ROPE_WINDOW
     _forget_long_frequencies(network)
     try:
-        yield
+        with reduce_attributes(limits):
+            yield
     finally:
-        for holder, name, limit in changed:
-            setattr(holder, name, limit)
         for parameters, window in windows:
             parameters[_ROPE_WINDOW] = window
         _forget_long_frequencies(network)
