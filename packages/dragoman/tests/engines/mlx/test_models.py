@@ -14,12 +14,13 @@ pytest.importorskip("mlx.core", reason="needs mlx")
 pytest.importorskip("mlx_lm", reason="needs mlx-lm")
 
 from dragoman.core.errors import EngineError
-from dragoman.core.token_engine import TokenRequest
+from dragoman.core.token_engine import Failed, TokenRequest
 from dragoman.engines import tiny
 from dragoman.engines.batching import SchedulerConfig
 from dragoman.engines.mlx import build_paged_model, caches, load_network, mx
 from dragoman.engines.tiny.llama import Llama
 
+from ..faults import FaultyModel, raise_for
 from ..harness import GREEDY, Outputs, StepperHarness, generate_with_files, run_alone
 
 pytestmark = pytest.mark.mlx
@@ -154,6 +155,21 @@ def test_cached_prompt_gives_same_tokens() -> None:
     bench.finish()
     assert (first.cached, second.cached) == ([0], [48])
     assert second.tokens == first.tokens
+
+
+def test_step_fault_fails_only_its_sequence() -> None:
+    model, _ = build_paged_model(network("llama"), vocab=96, max_positions=512)
+    bench = StepperHarness(FaultyModel(model, raise_for("1", position=20)))
+    asks = [
+        TokenRequest(id=str(n), prompt=tuple(range(n, 18)), max_tokens=8, sampling=GREEDY)
+        for n in range(4)
+    ]
+    streams = [bench.add(ask) for ask in asks]
+    bench.finish_despite_faults()
+    assert isinstance(streams[1].end, Failed)
+    for ask, stream in zip(asks, streams, strict=True):
+        if ask.id != "1":
+            assert stream.tokens == run_alone(model, ask).tokens
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])

@@ -26,6 +26,7 @@ from dragoman.engines.transformers.load import build_paged_model
 from dragoman.engines.transformers.recurrent import StatePool
 from dragoman.engines.transformers.transformers_model import TransformersModel
 
+from ..faults import FaultyModel, raise_for
 from ..harness import GREEDY, Outputs, StepperHarness, run_alone, run_client
 from .architectures import configure
 from .test_models import ON_A_CPU, generate_alone
@@ -165,20 +166,13 @@ def test_prompt_logprobs_match_for_chunked_prefill(
 
 
 def test_failed_step_frees_state_slots() -> None:
-    broken = network("lfm2")
-    model, _ = build_paged_model(broken)
-    bench = StepperHarness(model, SchedulerConfig(num_state_slots=1))
-    bench.add(ask(1))
-    bench.step(2)
-    norm = broken.model.layers[0].operator_norm
-    weight = norm.weight
-    norm.weight = torch.nn.Parameter(torch.zeros(3))
-    with pytest.raises(RuntimeError):
-        bench.step()
-    assert [type(output.output) for output in bench.stepper.recover()] == [Failed]
-    norm.weight = weight
+    model, _ = build_paged_model(network("lfm2"))
+    faulty = FaultyModel(model, raise_for("1"))
+    bench = StepperHarness(faulty, SchedulerConfig(num_state_slots=1))
+    failed = bench.add(ask(1))
     outputs = bench.add(ask(2))
-    bench.finish()
+    bench.finish_despite_faults()
+    assert isinstance(failed.end, Failed)
     assert outputs.tokens == generate_expected("lfm2")[2]
 
 
@@ -304,3 +298,16 @@ def test_load_adapter_for_unsupported_projection_raises(tmp_path: Path) -> None:
     model, _ = build_paged_model(network("mamba"))
     with pytest.raises(RequestError, match="does not compute it token by token"):
         AdapterRegistry(model.lora.read).load("a", str(tmp_path))
+
+
+@pytest.mark.parametrize("after_forward", [False, True])
+def test_step_fault_fails_only_its_sequence(after_forward: bool) -> None:
+    """The states of a failed step are dropped with its keys and values."""
+    model, _ = build_paged_model(network("lfm2"))
+    faulty = FaultyModel(model, raise_for("2", position=20), after_forward=after_forward)
+    bench = StepperHarness(faulty, TIGHT)
+    streams = [bench.add(ask(number)) for number in range(len(PROMPTS))]
+    bench.finish_despite_faults()
+    assert isinstance(streams[2].end, Failed)
+    for number in (0, 1, 3):
+        assert streams[number].tokens == generate_expected("lfm2")[number]

@@ -12,10 +12,11 @@ from functools import partial
 
 from ...core.capabilities import CONSTRAINT_FEATURES, Capabilities, Feature
 from ...core.engine import Health
-from ...core.errors import EngineError, RequestError, Unsupported
+from ...core.errors import EngineError, Overloaded, RequestError, Unsupported
 from ...core.request_checks import check_ids, check_prompt
 from ...core.token_engine import OutputCallback, Sampled, TokenRequest
 from ..active_sequences import SHUTTING_DOWN, ActiveSequence, ActiveSequences
+from ..failure_message import describe_error
 from .adapter_registry import AdapterRegistry
 from .control import BatchingControl, Rejection
 from .engine_config import EngineConfig
@@ -37,6 +38,8 @@ _FEATURES = frozenset(
         Feature.TOKEN_IDS,
     }
 )
+_RETRY_AFTER = 1.0
+"""Seconds after which a client may retry when the engine has failed."""
 _PARAMETERS = SAMPLING_PARAMETERS | {
     "max_tokens",
     "stop",
@@ -76,7 +79,8 @@ class _KeyedSequence(ActiveSequence):
 class BatchingEngine:
     """A `core.token_engine.TokenEngine` with continuous batching on its own thread.
 
-    A step that raises fails the sequences in it; the engine goes on. A request with
+    A step that raises fails the sequence that caused it; the engine goes on, unless it
+    cannot compute any step: then it has failed, and needs a restart. A request with
     prompt_logprobs does not read the prefix cache.
 
     name: name of the worker thread.
@@ -115,6 +119,7 @@ class BatchingEngine:
         self._vision_runner = vision_runner
         self._loop: asyncio.AbstractEventLoop | None = None
         self._worker: Worker | None = None
+        self._has_failed = False
         self._active: ActiveSequences[_KeyedSequence] = ActiveSequences()
         self._num_arrived = 0
         self._busy_since = 0.0
@@ -159,6 +164,9 @@ class BatchingEngine:
         stepper = Stepper(
             self._model, self._config.scheduler, self._config.num_kv_tokens, files, version
         )
+        if self._has_failed:
+            await asyncio.to_thread(_check_recovery, stepper)
+            self._has_failed = False
         self._worker = Worker(stepper, self._post, self._clock, self._name, self._vision_runner)
         # A pause outlasts a restart of the engine.
         self._worker.submit(Pause(self._paused))
@@ -169,6 +177,7 @@ class BatchingEngine:
         self._worker = None
         if worker is None:
             return
+        self._has_failed = worker.failure is not None
         worker.stop()
         remaining_seconds = self._config.step_timeout - self._compute_stalled_seconds(worker)
         if remaining_seconds > 0:
@@ -189,6 +198,8 @@ class BatchingEngine:
         num_active = len(self._active)
         if worker is None:
             return Health(ready=False, reason="the engine is not running", waiting=num_active)
+        if worker.failure is not None:
+            return Health(ready=False, reason=worker.failure, waiting=num_active, failed=True)
         # The worker's loop catches everything, so this is a bug or the interpreter is
         # exiting; only a restart helps.
         if not worker.is_alive:
@@ -244,10 +255,15 @@ class BatchingEngine:
             ContextTooLong: the prompt leaves no room for output tokens.
             Unsupported: the engine does not support a field of the request.
             QueueFull: the limit of active sequences is reached.
+            Overloaded: the engine has failed.
             EngineError: the engine is not running, is paused or asleep.
         """
         if self._worker is None:
             raise EngineError("The engine is not running.")
+        if self._worker.failure is not None:
+            raise Overloaded(
+                "The model's engine failed and is being restarted.", retry_after=_RETRY_AFTER
+            )
         if self.rejection is not None:
             raise self.rejection.build_error()
         check_request(request, self.vocab_size, self.max_model_len)
@@ -361,6 +377,17 @@ class BatchingEngine:
             else:
                 self._active.deliver(sequence, output)
         self._notify_if_idle()
+
+
+def _check_recovery(stepper: Stepper) -> None:
+    """Raise EngineError if a failed model cannot compute a token again."""
+    try:
+        stepper.compute_probe()
+    except BaseException as error:  # a panic in a Rust library is not an Exception
+        raise EngineError(
+            f"The engine does not recover in this process: {describe_error(error)} (with --workers "
+            f"it has a process of its own, which is replaced)"
+        ) from error
 
 
 def _complete_future(

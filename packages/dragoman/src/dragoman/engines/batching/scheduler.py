@@ -133,6 +133,7 @@ class Scheduler:
         self._loads: list[BlockLoad] = []
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
+        self._suspects: list[dict[int, Chunk]] = []
         self.num_preemptions = 0
 
     @property
@@ -159,6 +160,24 @@ class Scheduler:
             self._free(sequence)
         elif sequence in self._waiting:
             self._waiting.remove(sequence)
+        for group in self._suspects:
+            group.pop(sequence.key, None)
+
+    def isolate(self, chunks: abc.Sequence[Chunk]) -> None:
+        """Compute these chunks, of a step that raised, in two steps, one half after the
+        other and apart from all other sequences. All of them have to wait, see
+        `restart_all`.
+        """
+        keys = {chunk.sequence.key for chunk in chunks}
+        half = -(-len(chunks) // 2)
+        parts = [chunks[:half], chunks[half:]]
+        self._suspects = [
+            *({chunk.sequence.key: chunk for chunk in part} for part in parts),
+            *(
+                {key: chunk for key, chunk in group.items() if key not in keys}
+                for group in self._suspects
+            ),
+        ]
 
     def clear_cache(self) -> None:
         """Empty the prefix cache."""
@@ -173,6 +192,7 @@ class Scheduler:
         for sequence in list(self._running):
             self._requeue(sequence)
             sequence.reset_prompt_logprobs()
+        self._loads = []
         self._pool.reset()
 
     def disable_offload(self) -> None:
@@ -199,6 +219,7 @@ class Scheduler:
         failed = self._running
         self._running = []
         self._loads = []
+        self._suspects = []
         self._pool.reset()
         if self._slots:
             self._slots.reset()
@@ -211,6 +232,17 @@ class Scheduler:
         # A list, since `_requeue` changes the running set.
         for sequence in [running for running in self._running if self._outgrows_window(running)]:
             self._requeue(sequence)
+        while self._suspects and all(map(_has_computed, self._suspects[0].values())):
+            del self._suspects[0]
+        chunks = self._schedule_chunks()
+        if self._suspects and not chunks:
+            # Sequences that are held back have the blocks that the suspects need.
+            for sequence in list(self._running):
+                self._requeue(sequence)
+            chunks = self._schedule_chunks()
+        return chunks
+
+    def _schedule_chunks(self) -> list[Chunk]:
         budget = _Budget(self._config)
         preempted = self.num_preemptions
         chunks = self._schedule_running(budget)
@@ -239,7 +271,7 @@ class Scheduler:
         # Decoding sequences go before prefilling ones, so that prompts do not increase
         # inter-token latency.
         for sequence in sorted(self._running, key=_is_prefilling):
-            if sequence.key in preempted:
+            if sequence.key in preempted or self._is_held(sequence):
                 continue
             count = budget.grant(sequence, sequence.num_computed_tokens)
             while count and not self._allocate(sequence, count):
@@ -263,8 +295,12 @@ class Scheduler:
         skipped.
         """
         chunks: list[Chunk] = []
-        while self._waiting and len(self._running) < self._config.max_num_seqs:
-            sequence = self._waiting[0]
+        while len(self._running) < self._config.max_num_seqs:
+            sequence = next(
+                (waiting for waiting in self._waiting if not self._is_held(waiting)), None
+            )
+            if sequence is None:
+                break
             hits: list[int] = []
             if self._caches_prefixes and sequence.can_read_cache:
                 # At least the last token is left to compute.
@@ -279,7 +315,8 @@ class Scheduler:
                 break
             if self._slots and not self._slots.num_free:
                 break
-            self._running.append(self._waiting.pop(0))
+            self._waiting.remove(sequence)
+            self._running.append(sequence)
             self._start(sequence, hits)
             # Granted again: blocks loaded from the store may have reduced the tokens to
             # compute.
@@ -292,6 +329,10 @@ class Scheduler:
             # prompt.
             self._cache_full_blocks(chunks[-1])
         return chunks
+
+    def _is_held(self, sequence: Sequence) -> bool:
+        """Whether the sequence has to wait until others were computed apart from it."""
+        return bool(self._suspects) and sequence.key not in self._suspects[0]
 
     def _start(self, sequence: Sequence, hits: list[int]) -> None:
         if self._slots:
@@ -385,3 +426,8 @@ def _build_chunk(sequence: Sequence, count: int) -> Chunk:
 
 def _is_prefilling(sequence: Sequence) -> bool:
     return sequence.num_tokens - sequence.num_computed_tokens > 1
+
+
+def _has_computed(chunk: Chunk) -> bool:
+    """Whether a later step has computed the chunk."""
+    return chunk.sequence.num_computed_tokens >= chunk.end

@@ -106,7 +106,7 @@ class SafeMatcher:
             self.is_broken = True
             self.error = error
             return b""
-        except Exception:
+        except BaseException:  # a panic in a Rust library is not an Exception
             log.exception("the matcher of %s returned no mask", self._id)
             self.is_broken = True
             return b""
@@ -115,7 +115,7 @@ class SafeMatcher:
         """See `Matcher.replace`."""
         try:
             return self._matcher.replace(token)
-        except Exception:
+        except BaseException:  # a panic in a Rust library is not an Exception
             log.exception("the matcher of %s found no ending", self._id)
             self.is_broken = True
             return token
@@ -124,7 +124,7 @@ class SafeMatcher:
         try:
             self.is_broken = not self._matcher.advance(token)
             self.is_finished = self._matcher.finished
-        except Exception:
+        except BaseException:  # a panic in a Rust library is not an Exception
             log.exception("the matcher of %s rejected token %d", self._id, token)
             self.is_broken = True
 

@@ -4,6 +4,10 @@ running sequences.
 
 from __future__ import annotations
 
+import logging
+from collections import abc
+from collections.abc import Callable
+
 from msgspec import Struct
 
 from ...core.events import FinishReason
@@ -15,9 +19,11 @@ from ...core.token_engine import (
     Sampled,
     Scheduled,
     TokenOutput,
+    TokenRequest,
     WeightVersionSet,
 )
 from ...core.weight_updates import INITIAL_WEIGHT_VERSION
+from ..failure_message import describe_error
 from .block_pool import BLOCK_SIZE, BlockPool
 from .kv_offload import BlockFiles
 from .model_protocols import Model, Runner, StepStates
@@ -28,6 +34,9 @@ from .state_slots import StateSlots
 
 _PROMPT_LOGPROBS_PER_BATCH = 128
 """Prompt tokens per batch of logprobs: limits the memory of [tokens, vocab] doubles."""
+
+
+log = logging.getLogger(__name__)
 
 
 class SequenceOutput(Struct, frozen=True, gc=False):
@@ -66,25 +75,27 @@ class Stepper:
         self._slots = StateSlots(num_slots) if model.has_state else None
         self.scheduler = Scheduler(config, self._pool, files, model.rope_window, self._slots)
         self.version = version
+        self._chunks: list[Chunk] = []
+        self._outputs: list[SequenceOutput] = []
+        self.failure: str | None = None
+        """Why no further step can be computed; None while the engine works."""
 
     def step(self) -> list[SequenceOutput]:
         """Compute a step and return its outputs. If it raises anything, call `recover`."""
-        chunks = self.scheduler.schedule()
+        outputs: list[SequenceOutput] = []
+        self._outputs = outputs
+        self._chunks = []
+        self._chunks = chunks = self.scheduler.schedule()
         if not chunks:
             return []
-        if self._runner is None:
-            # Built in the first step, and again after a sleep has freed its memory.
-            self._runner = self._model.build_runner(
-                self._pool.size + 1, self._slots.size if self._slots else 0
-            )
+        runner = self._get_runner()
         # Restored before the forward pass, which reads these blocks as cached.
         for load in self.scheduler.take_loads():
-            self._runner.restore(load.block, load.contents)
-        states = self._runner.forward(chunks)
+            runner.restore(load.block, load.contents)
+        states = runner.forward(chunks)
         # Only now, so that after an exception above no sequence counts tokens that were
         # not computed.
         self.scheduler.commit(chunks)
-        outputs: list[SequenceOutput] = []
         for sequence in [chunk.sequence for chunk in chunks if not chunk.sequence.is_announced]:
             sequence.is_announced = True
             written = self.scheduler.count_written_tokens(sequence)
@@ -98,6 +109,14 @@ class Stepper:
         if indices:
             outputs += self._sample([chunks[index].sequence for index in indices], states, indices)
         return outputs
+
+    def _get_runner(self) -> Runner:
+        if self._runner is None:
+            # Built in the first step, and again after a sleep has freed its memory.
+            self._runner = self._model.build_runner(
+                self._pool.size + 1, self._slots.size if self._slots else 0
+            )
+        return self._runner
 
     @property
     def kv_cache_usage(self) -> float:
@@ -130,15 +149,52 @@ class Stepper:
             self._runner.close()
             self._runner = None
 
-    def recover(self) -> list[SequenceOutput]:
-        """Recover from a step that raised: fail running sequences; waiting ones will
-        run, with an empty cache.
+    def recover(self, error: BaseException) -> list[SequenceOutput]:
+        """Recover from a step that raised `error`: all running sequences are computed
+        again, with an empty cache, and the halves of the step apart from each other,
+        until the one that raises is alone and fails.
+
+        If the model cannot compute a token of its own either, `failure` is set, and all
+        running sequences fail.
+
+        Returns the outputs of the step before the error, and the failures.
         """
-        failed = self.scheduler.reset()
-        return [
-            SequenceOutput(s.key, Failed(s.request.id, "The engine failed while computing a step."))
-            for s in failed
-        ]
+        outputs = self._outputs
+        chunks = self._chunks
+        self._outputs = []
+        message = f"The engine failed while computing a step: {describe_error(error)}"
+        if not chunks:
+            # The scheduler itself raised, and would do so again.
+            return outputs + _fail(self.scheduler.reset(), message)
+        try:
+            self.scheduler.restart_all()
+            self.compute_probe()
+        except BaseException:
+            log.exception("the model cannot compute a token either")
+            self.failure = message
+            return outputs + _fail([chunk.sequence for chunk in chunks], message)
+        if len(chunks) > 1:
+            self.scheduler.isolate(chunks)
+            return outputs
+        (chunk,) = chunks
+        self.scheduler.remove(chunk.sequence)
+        return outputs + _fail([chunk.sequence], message)
+
+    def compute_probe(self) -> None:
+        """Compute one token of no request, while no sequence runs. Raises what the model
+        raises.
+        """
+        request = TokenRequest(id="probe", prompt=(0,), max_tokens=1)
+        sequence = Sequence(
+            -1, request, vocab=self._model.vocab, max_model_len=2, rng_factory=_build_no_rng
+        )
+        sequence.blocks = self._pool.allocate(1)
+        sequence.state_slot = self._slots.allocate() if self._slots else None
+        states = self._get_runner().forward([Chunk(sequence, 0, 1)])
+        states.compute_last_logits([0])
+        self._pool.release(sequence.blocks)
+        if self._slots and sequence.state_slot is not None:
+            self._slots.release(sequence.state_slot)
 
     def _compute_prompt_logprobs(
         self, chunk: Chunk, states: StepStates, index: int
@@ -206,8 +262,8 @@ class Stepper:
             if end:
                 outputs.append(SequenceOutput(sequence.key, end))
                 ended.append(sequence)
-        # Removed last: if anything above raises, all of them still run, and `recover`
-        # fails them.
+        # Removed last: if anything above raises, all of them still run, and are computed
+        # again.
         for sequence in ended:
             self.scheduler.remove(sequence)
         return outputs
@@ -225,3 +281,15 @@ def _apply_reasoning_budget(sequence: Sequence, mask: bytes | None, token: int) 
     if sequence.reasoning_budget:
         sequence.reasoning_budget.reject_forced()
     return token
+
+
+def _fail(sequences: abc.Sequence[Sequence], message: str) -> list[SequenceOutput]:
+    return [
+        SequenceOutput(sequence.key, Failed(sequence.request.id, message)) for sequence in sequences
+    ]
+
+
+def _build_no_rng(seed: int | None) -> Callable[[], float]:
+    """Build the random generator of a sequence that is never sampled."""
+    del seed
+    return float

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from collections import abc, deque
 from collections.abc import Callable
 
@@ -18,6 +19,7 @@ from ...core.token_engine import (
     Failed,
     Scheduled,
 )
+from ..failure_message import describe_error
 from .model_protocols import VisionRunner
 from .sequence import Sequence
 from .stepper import SequenceOutput, Stepper
@@ -59,8 +61,8 @@ Command = AddSequence | AbortSequence | Pause | StepTask
 class Worker:
     """A thread that computes steps until it is stopped.
 
-    A step that raises fails only the sequences that ran in it: the next step begins
-    with an empty cache.
+    A step that raises fails only the sequence that caused it, see `Stepper.recover`. If
+    no step can be computed any more, all sequences fail and the thread ends.
 
     post: called on the worker thread, once per step, with all of its outputs.
     name: name of the thread.
@@ -94,6 +96,8 @@ class Worker:
         """Number of sequences running at that time."""
         self.kv_cache_usage = 0.0
         """Share of the pool's blocks in use at that time, 0 to 1."""
+        self.failure: str | None = None
+        """Why no step can be computed any more; None while the engine works."""
 
     def start(self) -> None:
         self._thread.start()
@@ -131,9 +135,11 @@ class Worker:
                 outputs = self._handle_commands()
                 if not outputs and self._can_step:
                     outputs = self._run_step()
-            except BaseException:  # a panic in a Rust library is not an Exception
+            except BaseException as error:  # a panic in a Rust library is not an Exception
                 log.exception("a step failed")
-                outputs = self._stepper.recover()
+                # Its frames have the tensors of the step.
+                traceback.clear_frames(error.__traceback__)
+                outputs = self._recover(error)
             if self._abandoned:
                 return
             for output in outputs:
@@ -152,6 +158,23 @@ class Worker:
             self._wake.clear()
         # Blocks are written between steps only; what is left is written at the end.
         self._offload(_UNLIMITED)
+
+    def _recover(self, error: BaseException) -> list[SequenceOutput]:
+        """Recover from a step that raised; if that is impossible, fail all sequences
+        and stop.
+        """
+        outputs = self._stepper.recover(error)
+        self.failure = self._stepper.failure
+        if self.failure is None:
+            return outputs
+        self._stopping = True
+        self._handle_commands()
+        ended = {output.key for output in outputs if output.is_last}
+        return outputs + [
+            SequenceOutput(key, Failed(sequence.request.id, self.failure))
+            for key, sequence in self._sequences.items()
+            if key not in ended
+        ]
 
     def _offload(self, max_blocks: int) -> bool:
         try:
@@ -173,13 +196,13 @@ class Worker:
                     try:
                         if self._vision_runner is not None and sequence.request.images:
                             self._vision_runner.prepare_images(sequence.request.images)
-                    except BaseException:
+                    except BaseException as error:
                         log.exception(
                             "the images of %s could not be processed", sequence.request.id
                         )
                         failed = Failed(
                             sequence.request.id,
-                            "The model failed to process an image of this request.",
+                            f"The model failed to process an image: {describe_error(error)}",
                         )
                         failures.append(SequenceOutput(sequence.key, failed))
                         continue

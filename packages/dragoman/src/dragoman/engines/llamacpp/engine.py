@@ -19,6 +19,7 @@ from ...core.prompt_images import PromptImage
 from ...core.token_engine import Failed, OutputCallback, Rejected, TokenRequest
 from ..active_sequences import ActiveSequence, ActiveSequences
 from ..batching import EngineConfig, check_request
+from ..failure_message import describe_error
 from .completion_state import CompletionState, ContextExceeded
 from .image_prompt import PromptWriter
 from .server_lifecycle import LlamaCppConnection
@@ -382,14 +383,15 @@ class LlamaCppEngine:
             )
         except DragomanError as error:
             self._active.deliver(sequence, Failed(request.id, error.message))
-        except BaseException:
+        except BaseException as error:
             # For example a matcher raised: only this sequence fails. Our own
             # cancellation ends the task.
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
             log.exception("%s failed", request.id)
-            self._active.deliver(sequence, Failed(request.id, "The engine failed."))
+            message = f"The engine failed: {describe_error(error)}"
+            self._active.deliver(sequence, Failed(request.id, message))
 
     def _on_task_done(self, sequence: _QueuedSequence, slot: int, _: asyncio.Task[None]) -> None:
         request = sequence.request
