@@ -274,6 +274,8 @@ _REASONS = (
     ),
     ("its output with paged attention differs", "another output with paged attention"),
     ("attention uses its own mask or drops ours", "attention with a mask of its own"),
+    ("this model's attention uses `", "attention with a feature that the engine lacks"),
+    ("returns no cache", "no cache of keys and values"),
     ("does not state a longest context", "no longest context in its configuration"),
     ("cannot be batched: TypeError", "attention that needs the library's own cache"),
 )

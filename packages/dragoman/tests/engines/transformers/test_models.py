@@ -344,9 +344,12 @@ def test_build_paged_model_limit_of_any_name_is_passed(name: str) -> None:
     layer = model.model.layers[1].mlp
     setattr(layer, name, 4096)
     forward = layer.forward
-    layer.forward = lambda states: forward(
-        states * (0.5 if states.shape[1] > getattr(layer, name) else 1.0)
-    )
+
+    def compute(states: Any) -> Any:
+        is_far = states.shape[1] > getattr(layer, name)
+        return forward(states * 0.5 if is_far else states)
+
+    layer.forward = compute
     with pytest.raises(EngineError, match="differs"):
         build_paged_model(model)
 

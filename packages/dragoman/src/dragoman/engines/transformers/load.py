@@ -313,7 +313,9 @@ def _compute_reference(network: Network, ids: list[int]) -> Floats:
     with torch.inference_mode():
         tensor = torch.tensor([ids], device=network.device)
         prefill = network(input_ids=tensor[:, :-1], use_cache=True)
-        cache_name = next(name for name in CACHE_NAMES if name in prefill)
+        cache_name = next((name for name in CACHE_NAMES if name in prefill), None)
+        if cache_name is None:
+            raise EngineError("it returns no cache of keys and values")
         decode = network(
             input_ids=tensor[:, -1:],
             position_ids=torch.tensor([[len(ids) - 1]], device=network.device),
