@@ -8,8 +8,9 @@ import json
 import os
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from dragoman.engines import tiny, transformers
 from dragoman.engines.batching import EngineLimits, SchedulerConfig
 from dragoman.engines.hardware import count_usable_cores
 from dragoman.engines.tiny.llama import Llama
+from dragoman.engines.transformers import paged_attention
 from dragoman.engines.transformers.backend import library, torch
 from dragoman.engines.transformers.kv_pool import KvPool
 from dragoman.engines.transformers.load import build_paged_model
@@ -33,6 +35,7 @@ from dragoman.engines.transformers.transformers_model import TransformersModel
 from ..harness import GREEDY, Outputs, StepperHarness, generate_with_files, run_alone
 
 pytestmark = pytest.mark.torch
+TorchDispatchMode: Any = import_module("torch.utils._python_dispatch").TorchDispatchMode
 
 SMALL = {
     "vocab_size": 96,
@@ -181,6 +184,35 @@ def test_block_files_are_found_by_new_process(tmp_path: Path) -> None:
     )
     assert (first.cached, second.cached) == ([0], [48])
     assert second.tokens == first.tokens
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the size of the largest tensor that an operation returns."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if isinstance(output, torch.Tensor):
+            self.numbers = max(self.numbers, cast("Any", output).numel())
+        return output
+
+
+@pytest.mark.parametrize("kind", ["gpt_oss", "gemma2"])
+def test_unfused_attention_memory_does_not_grow_with_prompt(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paged_attention, "_PIECE_PAIRS", 1 << 13)
+    model, _ = build_paged_model(network(kind, sliding_window=512))
+    limits = SchedulerConfig(max_num_batched_tokens=400)
+    prompt = tuple(np.random.default_rng(2).integers(3, 96, 400).tolist())
+    ask = TokenRequest(id="a", prompt=prompt, max_tokens=2, sampling=GREEDY)
+    with LargestTensor() as largest:
+        outputs = run_alone(model, ask, limits)
+    assert outputs.tokens == generate_alone(network(kind, sliding_window=512), list(prompt), 2)
+    # The scores of all pairs would have a number for each of 4 heads. The largest tensor
+    # is the KV pool.
+    assert largest.numbers < 2 * 400 * 416
 
 
 def test_nan_values_in_reused_blocks_do_not_leak() -> None:

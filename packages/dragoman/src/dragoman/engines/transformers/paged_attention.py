@@ -34,6 +34,10 @@ _LONG_FREQUENCIES = "long_inv_freq"
 from the window.
 """
 
+_PIECE_PAIRS = 1 << 22
+"""Pairs of a query and a key, over all heads, whose scores are in memory at once: 16 MiB
+in float32, a few times.
+"""
 _UNUSED_KEYWORDS = frozenset(
     {
         # The arguments of `forward`, which some models pass on.
@@ -286,15 +290,46 @@ def _attend_unfused(
     sinks: Tensor | None,
 ) -> Tensor:
     """Compute attention with features that the fused kernels lack: tanh softcapping of
-    scores, sinks in the softmax.
+    scores, sinks in the softmax. The scores are computed in pieces of a fixed size:
+    those of one long prompt with 64 heads would take gigabytes.
 
     query: [sequences, heads, queries, width]; key, value: [sequences, key heads, keys,
         width].
     """
-    repeats = query.shape[1] // key.shape[1]
-    key = key.repeat_interleave(repeats, dim=1)
-    value = value.repeat_interleave(repeats, dim=1)
-    scores = query @ key.transpose(2, 3) * scale
+    # One sequence with several queries, or one query of each sequence, see
+    # `AttentionGroup`.
+    dimension = 2 if len(query) == 1 else 0
+    pairs_per_row = query.shape[1] * key.shape[2]
+    rows_per_piece = max(_PIECE_PAIRS // pairs_per_row, 1)
+    mixed = query.new_empty((*query.shape[:3], value.shape[3]))
+    for begin in range(0, query.shape[dimension], rows_per_piece):
+        count = min(rows_per_piece, query.shape[dimension] - begin)
+        piece, piece_mask = (part.narrow(dimension, begin, count) for part in (query, mask))
+        if dimension == 0:
+            piece_key, piece_value = (part.narrow(0, begin, count) for part in (key, value))
+        else:
+            piece_key, piece_value = key, value
+        mixed.narrow(dimension, begin, count).copy_(
+            _attend_piece(piece, piece_key, piece_value, piece_mask, scale, softcap, sinks)
+        )
+    return mixed
+
+
+def _attend_piece(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Compute the scores of all rows at once. Arguments as in `_attend_unfused`."""
+    num_sequences, heads, queries, _ = query.shape
+    # Heads that share keys are rows of one head, so that keys and values are not
+    # copied.
+    rows = query.reshape(num_sequences, key.shape[1], -1, query.shape[3])
+    scores = (rows @ key.transpose(2, 3) * scale).view(num_sequences, heads, queries, -1)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     scores = scores.masked_fill(~mask, float("-inf")).float()
@@ -304,7 +339,8 @@ def _attend_unfused(
         # keys, as in gpt-oss.
         scores = torch.cat([scores, column], dim=-1)
     weights = torch.softmax(scores, dim=-1)[..., : key.shape[2]].to(value.dtype)
-    return weights @ value
+    mixed = weights.reshape(num_sequences, key.shape[1], -1, key.shape[2]) @ value
+    return mixed.view(num_sequences, heads, queries, -1)
 
 
 def set_attention(network: Network, name: str) -> None:
