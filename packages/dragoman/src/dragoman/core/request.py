@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from .message import Message, Tool, ToolChoice
+from .tool_results import order_tool_results
 from .trace_context import SpanContext
 
 
@@ -21,11 +22,14 @@ class ReasoningOptions(Struct, frozen=True):
         effort: level from `none` to `max`, as the chat template defines them.
         budget: maximum reasoning tokens; the end of reasoning is forced at the
             limit.
+        budget_is_hint: the client's API has no reasoning without a budget, so a model
+            that cannot enforce one reasons without.
     """
 
     enabled: bool | None = None
     effort: str | None = None
     budget: int | None = None
+    budget_is_hint: bool = False
 
 
 class TemplateOptions(Struct, frozen=True):
@@ -77,7 +81,8 @@ class Conversation(Struct, frozen=True):
     """A chat prompt.
 
     Attributes:
-        messages: the turns, oldest first.
+        messages: the turns, oldest first; results of tools directly after their calls,
+            see `order_tool_results`.
         tools: the tools that the client declares.
         tool_choice: those that the model may or must call.
         parallel_tool_calls: an answer may have several calls.
@@ -102,6 +107,10 @@ class Conversation(Struct, frozen=True):
     edits: tuple[Edit, ...] = ()
     sampled_turns: tuple[tuple[int, ...], ...] = ()
     preceding_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        # Here, so that no dialect can forget it and every engine and template gets it.
+        msgspec.structs.force_setattr(self, "messages", order_tool_results(self.messages))
 
 
 Prompt = Conversation | str | tuple[int, ...]

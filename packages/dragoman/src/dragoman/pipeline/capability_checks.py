@@ -113,6 +113,8 @@ def check_request(
                 f"`{param}` is {requested}; the maximum is {max_logprobs}.", param=param
             )
     warnings = list(_check_tool_results(prompt, terms)) if ToolResult in part_types else []
+    if ToolCall in part_types:
+        warnings += _find_unanswered_calls(prompt)
     alternatives = capabilities.max_alternatives
     if alternatives is not None and (request.logprobs or 0) > alternatives:
         warnings.append(f"top_logprobs: this engine returns at most {alternatives} per token")
@@ -157,6 +159,27 @@ def _check_tool_results(prompt: Prompt, terms: CallTerms) -> Iterator[str]:
                 if terms.is_strict or not terms.accepts_unmatched_results:
                     raise RequestError(f"{problem}.", param="messages", code="invalid_value")
                 yield f"messages: {problem[0].lower()}{problem[1:]}"
+
+
+def _find_unanswered_calls(prompt: Prompt) -> Iterator[str]:
+    """Yield a warning if a call has no result although the conversation goes on. Many
+    upstreams and chat templates reject that; others do not show the call.
+    """
+    assert isinstance(prompt, Conversation)
+    unanswered: dict[str, None] = {}
+    open_calls: dict[str, None] = {}
+    for message in prompt.messages:
+        results = [part.call_id for part in message.parts if isinstance(part, ToolResult)]
+        if results:
+            for id in results:
+                open_calls.pop(id, None)
+            continue
+        unanswered |= open_calls
+        open_calls = {part.id: None for part in message.parts if isinstance(part, ToolCall)}
+    if unanswered:
+        id, *others = unanswered
+        more = f" and {len(others)} more" if others else ""
+        yield f"messages: no tool output found for the tool call with id {id[:64]!r}{more}"
 
 
 def _find_required_features(

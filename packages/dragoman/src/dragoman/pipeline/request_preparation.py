@@ -43,6 +43,7 @@ from .foreign_reasoning import drop_foreign_reasoning
 from .prompt_encoding import EncodedPrompt, strip_reused_ids
 from .prompt_length import check_text_length, estimate_prompt_tokens
 from .prompt_truncation import build_dropped_warning, build_fitting_prompt, truncate_prompt
+from .reasoning_budget import replace_budget_hint
 from .request_queue import QueueTicket
 from .response_grammar import compile_grammar
 from .sampling import build_reasoning_budget, build_sampling, find_callable_tools
@@ -115,9 +116,11 @@ async def prepare_job(
     backend = model.backend
     if not isinstance(backend, TokenBackend | EventBackend):
         raise build_no_generation_error(backend)
+    request, budget_warnings = replace_budget_hint(model, request, terms)
     warnings = check_request(
         request, model.capabilities, terms, renders_prompt=isinstance(backend, TokenBackend)
     )
+    warnings += budget_warnings
     if isinstance(request.prompt, Conversation):
         conversation, foreign = drop_foreign_reasoning(request.prompt, model.capabilities)
         request = msgspec.structs.replace(request, prompt=conversation) if foreign else request

@@ -193,7 +193,10 @@ def test_output_format_with_prefill_is_rejected():
     ("thinking", "expected"),
     [
         (None, ReasoningOptions()),
-        ({"type": "enabled", "budget_tokens": 2000}, ReasoningOptions(enabled=True, budget=2000)),
+        (
+            {"type": "enabled", "budget_tokens": 2000},
+            ReasoningOptions(enabled=True, budget=2000, budget_is_hint=True),
+        ),
         ({"type": "adaptive"}, ReasoningOptions(enabled=True)),
         ({"type": "disabled"}, ReasoningOptions(enabled=False)),
         ({"type": "between_tools"}, ReasoningOptions(enabled=False)),

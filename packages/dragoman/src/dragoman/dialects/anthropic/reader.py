@@ -188,7 +188,12 @@ def _read_reasoning(body: MessagesPromptFields, history: MessageHistory) -> Reas
         if config is not None and config.effort
     ]
     return ReasoningOptions(
-        enabled if switch is None else switch, efforts[-1] if efforts else None, budget
+        enabled if switch is None else switch,
+        efforts[-1] if efforts else None,
+        budget,
+        # `enabled` requires `budget_tokens`, so a client that sets it may want no more
+        # than thinking.
+        budget_is_hint=budget is not None,
     )
 
 

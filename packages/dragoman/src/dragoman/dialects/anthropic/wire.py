@@ -190,7 +190,8 @@ class MessagesPromptFields(Struct, frozen=True, kw_only=True):
         Note(
             "enabled and adaptive turn it on, between_tools only after a tool result, disabled "
             "turns it off; the "
-            "default is the model's. budget_tokens is enforced; display omitted returns no text"
+            "default is the model's. budget_tokens is enforced; where the model cannot, it becomes "
+            "an effort or is ignored, with a warning; display omitted returns no text"
         ),
     ] = None
     output_config: Annotated[OutputConfig | None, Note("effort, and format with json_schema")] = (

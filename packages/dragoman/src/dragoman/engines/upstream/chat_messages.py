@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...core.errors import RequestError, Unsupported
@@ -61,6 +61,20 @@ def encode_messages(messages: Sequence[Message], kind: ServerKind) -> list[dict[
         if pending or not message.parts:
             encoded.append(_encode_plain(role, pending, message.name))
     return encoded
+
+
+def find_omissions(messages: Sequence[Message], kind: ServerKind) -> Iterator[str]:
+    """Yield a warning for each kind of content that `encode_messages` leaves out."""
+    if not kind.reasoning_fields and any(
+        isinstance(part, Reasoning)
+        for message in messages
+        if message.role is Role.ASSISTANT
+        for part in message.parts
+    ):
+        yield (
+            "messages: past reasoning was left out: the upstream's Chat Completions has no field "
+            "for it"
+        )
 
 
 def _encode_assistant(message: Message, kind: ServerKind) -> dict[str, Any]:

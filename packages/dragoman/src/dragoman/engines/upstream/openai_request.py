@@ -30,7 +30,7 @@ from ...core.request import (
     SamplingOptions,
     StringChoices,
 )
-from .chat_messages import encode_messages
+from .chat_messages import encode_messages, find_omissions
 from .server_kinds import ServerKind
 from .shared_encoding import (
     UpstreamDefaults,
@@ -83,6 +83,7 @@ def encode_request(
         return UpstreamRequest(
             "/chat/completions",
             encode_body(body | _encode_chat(request, request.prompt, kind, defaults)),
+            warnings=tuple(find_omissions(request.prompt.messages, kind)),
         )
     body["prompt"] = request.prompt
     limit = resolve_max_tokens(request, defaults)
