@@ -73,10 +73,10 @@ INERT = frozenset(
     ]
 )
 """Keywords that do not constrain a value."""
-_DATA_KEYWORDS = frozenset({"const", "enum", "default", "example", "examples"})
+DATA_KEYWORDS = frozenset({"const", "enum", "default", "example", "examples"})
 """Keywords whose values are no schemas."""
 _CHEAP_SCHEMAS_BY_NAME = frozenset({"properties", "$defs", "definitions"})
-_SCHEMAS_BY_NAME = _CHEAP_SCHEMAS_BY_NAME | {
+SCHEMAS_BY_NAME = _CHEAP_SCHEMAS_BY_NAME | {
     "patternProperties",
     "dependentSchemas",
     "dependencies",
@@ -240,9 +240,9 @@ def iterate_schemas(schema: JsonValue) -> Iterator[JsonObject]:
         elif isinstance(part, dict):
             yield part
             for keyword, value in part.items():
-                if keyword in _DATA_KEYWORDS:
+                if keyword in DATA_KEYWORDS:
                     data.append(value)
-                elif keyword in _SCHEMAS_BY_NAME and isinstance(value, dict):
+                elif keyword in SCHEMAS_BY_NAME and isinstance(value, dict):
                     yield value
                     pending += value.values()
                 else:
@@ -250,7 +250,7 @@ def iterate_schemas(schema: JsonValue) -> Iterator[JsonObject]:
                     if keyword in ("$ref", "$dynamicRef") and isinstance(value, str):
                         reference = unquote(value)
                         refers_to_data |= any(
-                            f"/{keyword}" in reference for keyword in _DATA_KEYWORDS
+                            f"/{keyword}" in reference for keyword in DATA_KEYWORDS
                         )
         if not pending and refers_to_data:
             pending = data

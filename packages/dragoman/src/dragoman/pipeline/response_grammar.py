@@ -6,9 +6,11 @@ The reasoning comes first, then the response format or calls of the declared too
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import anyio.to_thread
+import msgspec
 
 from ..constraints.grammar_matcher import CompiledGrammar
 from ..constraints.json_schema import parse_schema
@@ -21,7 +23,7 @@ from ..constraints.response_grammar import (
 )
 from ..core.errors import RequestError, Unsupported
 from ..core.message import CustomTool, FunctionTool, Tool
-from ..core.request import Conversation, GenerateRequest, JsonSchema
+from ..core.request import Constraint, Conversation, GenerateRequest, JsonSchema
 from ..core.syntax import (
     Alternation,
     FreeText,
@@ -32,6 +34,7 @@ from ..core.syntax import (
     ToolFormat,
 )
 from .engine_backends import TokenBackend
+from .pattern_relaxation import relax_patterns
 from .sampling import ends_in_reasoning, find_callable_tools
 from .served_model import ServedModel
 
@@ -49,8 +52,9 @@ async def compile_grammar(
     """Compile the grammar that constrains a response; None for free text.
 
     is_strict: a keyword that cannot be enforced is an error in non-strict schemas too.
-    Otherwise the rest of such a schema is enforced, and a warning names the keyword; a
-    tool's schema that cannot be compiled at all is relaxed to any JSON object.
+    Otherwise the rest of such a schema is enforced, and a warning names the keyword or
+    the regular expression; a tool's schema that cannot be compiled without its regular
+    expressions either is relaxed to any JSON object.
 
     Raises:
         RequestError: a schema or pattern cannot be enforced; the message names it.
@@ -63,8 +67,7 @@ async def compile_grammar(
         else await _build_calls(tool_format, backend, request, tools, warnings, relaxations)
     )
 
-    def compose_whole() -> ConstraintGrammar | None:
-        body = request.constraint
+    def compose_whole(body: Constraint | None) -> ConstraintGrammar | None:
         if isinstance(body, JsonSchema):
             parse_schema(body.schema, request.constraint_param)
         if body is None and calls is None:
@@ -80,21 +83,23 @@ async def compile_grammar(
 
     # Tools' schemas can be megabytes long, and their conversion must not block the
     # event loop.
-    grammar = await anyio.to_thread.run_sync(compose_whole)
+    grammar = await anyio.to_thread.run_sync(compose_whole, request.constraint)
     if grammar is None:
         return None
-    if isinstance(request.constraint, JsonSchema) and not request.constraint.strict:
-        # The schema's part is compiled alone to find what it does not enforce. The
-        # compiled part is cached.
+    body = request.constraint
+    if isinstance(body, JsonSchema) and not (body.strict and body.requires_patterns):
         param = request.constraint_param
-        parts = tuple(
-            (part_param, text) for part_param, text in grammar.parts if part_param == param
-        )
-        if parts:
-            part = ConstraintGrammar(parts[0][1], parts, grammar.is_cheap, grammar.costly)
-            relaxations.append(
-                _Relaxation.of(param, (await backend.compiler.compile(part)).warnings)
-            )
+        try:
+            unenforced = await _compile_body(backend, grammar, param)
+        except RequestError:
+            relaxed = await relax_patterns(body.schema, param, partial(_compile_probe, backend))
+            if relaxed is None:
+                raise
+            body = msgspec.structs.replace(body, schema=relaxed.schema)
+            grammar = await anyio.to_thread.run_sync(compose_whole, body)
+            assert grammar is not None
+            unenforced = (*relaxed.removed, *await _compile_body(backend, grammar, param))
+        relaxations.append(_Relaxation.of(param, unenforced))
     for relaxation in filter(None, relaxations):
         if is_strict:
             raise Unsupported(
@@ -121,6 +126,27 @@ class _Relaxation(NamedTuple):
             if unenforced
             else None
         )
+
+
+async def _compile_body(
+    backend: TokenBackend, grammar: ConstraintGrammar, param: str
+) -> tuple[str, ...]:
+    """Compile the part of the response format, and return what it does not enforce.
+
+    Raises RequestError if it cannot be compiled.
+    """
+    parts = tuple((part_param, text) for part_param, text in grammar.parts if part_param == param)
+    # Required calls are the whole answer, whatever its format.
+    if not parts:
+        return ()
+    # The part is compiled alone; it is cached.
+    part = ConstraintGrammar(parts[0][1], parts, grammar.is_cheap, grammar.costly)
+    return (await backend.compiler.compile(part)).warnings
+
+
+async def _compile_probe(backend: TokenBackend, schema: str) -> None:
+    grammar = compose_grammar({}, body=JsonSchema(schema))
+    await backend.compiler.compile(grammar)
 
 
 async def _build_calls(
@@ -217,36 +243,67 @@ async def _enforce(
     Raises RequestError if the tool is strict and its schema cannot be fully enforced.
     """
     tool = composed.tool
-    error = composed.error
-    unenforced: tuple[str, ...] = ()
     tool_is_strict = isinstance(tool, FunctionTool) and bool(tool.strict)
     try:
-        if composed.grammar is not None:
-            unenforced = (await backend.compiler.compile(composed.grammar)).warnings
-    except RequestError as compile_error:
-        error = compile_error
-    if error is None:
-        assert composed.form is not None
-        keywords = dict.fromkeys(_iterate_unenforced(composed.form.pieces))
-        unenforced += tuple(
-            f"`{keyword}` cannot be enforced in this model's tool call format"
-            for keyword in keywords
+        form, unenforced = await _compile_form(backend, composed)
+        if unenforced and tool_is_strict:
+            raise Unsupported(
+                f"The schema cannot be enforced: {', '.join(unenforced)}.", param=composed.param
+            )
+        return form, _Relaxation.of(composed.param, unenforced)
+    except RequestError as error:
+        if tool_is_strict or not isinstance(tool, FunctionTool):
+            raise
+        return await _relax_form(format, backend, tool, composed.param, error)
+
+
+async def _compile_form(
+    backend: TokenBackend, composed: _Composed
+) -> tuple[CallForm, tuple[str, ...]]:
+    """Compile a tool's form, and return it with what it does not enforce.
+
+    Raises RequestError if it cannot be compiled.
+    """
+    unenforced: tuple[str, ...] = ()
+    if composed.error is not None:
+        raise composed.error
+    if composed.grammar is not None:
+        unenforced = (await backend.compiler.compile(composed.grammar)).warnings
+    assert composed.form is not None
+    keywords = dict.fromkeys(_iterate_unenforced(composed.form.pieces))
+    return composed.form, unenforced + tuple(
+        f"`{keyword}` cannot be enforced in this model's tool call format" for keyword in keywords
+    )
+
+
+async def _relax_form(
+    format: ToolFormat, backend: TokenBackend, tool: FunctionTool, param: str, error: RequestError
+) -> tuple[CallForm, _Relaxation | None]:
+    """Return a form that enforces what can be of a schema that is not compiled as it is.
+
+    error: why it is not.
+    """
+    place = param.removesuffix(".function.parameters")
+
+    async def compile_schema(schema: str) -> tuple[CallForm, tuple[str, ...]]:
+        relaxed_tool = msgspec.structs.replace(tool, parameters=schema)
+        composed = await anyio.to_thread.run_sync(
+            _compose_tool, format, backend, relaxed_tool, place, list[str]()
         )
-        if not unenforced or not tool_is_strict:
-            return composed.form, _Relaxation.of(composed.param, unenforced)
-        error = Unsupported(
-            f"The schema cannot be enforced: {', '.join(unenforced)}.", param=composed.param
-        )
-    assert isinstance(tool, FunctionTool)
-    if tool_is_strict:
-        raise error
+        return await _compile_form(backend, composed)
+
+    try:
+        relaxed = await relax_patterns(tool.parameters or "", param, compile_schema)
+        if relaxed is not None:
+            form, unenforced = await compile_schema(relaxed.schema)
+            return form, _Relaxation.of(param, (*relaxed.removed, *unenforced))
+    except RequestError as relaxed_error:
+        error = relaxed_error
     # The call's name and valid JSON are still enforced, so the client can parse it.
     relaxed_tool = FunctionTool(tool.name, tool.description, '{"type":"object"}', tool.strict)
-    relaxed_form = CallForm(
-        _build_pieces(format, relaxed_tool, composed.param), composed.param, False
-    )
-    text = f"{composed.param} is not enforced: {error.message.rstrip('.')}"
-    return relaxed_form, _Relaxation(composed.param, text)
+    relaxed_form = CallForm(_build_pieces(format, relaxed_tool, param), param, False)
+    text = f"{param} is not enforced: {error.message.rstrip('.')}"
+    return relaxed_form, _Relaxation(param, text)
 
 
 def _iterate_unenforced(pieces: Iterable[SyntaxPiece]) -> Iterator[str]:
