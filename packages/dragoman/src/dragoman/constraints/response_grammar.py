@@ -35,6 +35,7 @@ from ..core.syntax import (
     SyntaxPiece,
 )
 from .client_grammars import build_choices, build_context_free, build_regex
+from .ecma_regex import convert_ecma_regex
 from .json_schema import (
     CHEAP_VALUES,
     Schema,
@@ -43,6 +44,7 @@ from .json_schema import (
     iterate_schemas,
     parse_schema,
 )
+from .schema_patterns import adapt_regexes
 from .vocabulary import find_control_tokens
 
 _LIST_KEYWORDS = ("anyOf", "allOf", "prefixItems")
@@ -435,7 +437,11 @@ class _GrammarWriter:
         if head:
             token = ""
             tail = text.end[len(head) :]
-        terminal = _ANY_TEXT if text.pattern is None else build_regex(text.pattern, param)
+        terminal = (
+            _ANY_TEXT
+            if text.pattern is None
+            else build_regex(convert_ecma_regex(text.pattern), param)
+        )
         if text.pattern is not None:
             self._costly.add("pattern")
         if text.min_length or text.max_length is not None:
@@ -486,7 +492,7 @@ class _GrammarWriter:
         cost = estimate_compile_cost(schema)
         self._values += cost.values
         self._costly |= cost.costly
-        closed_schema = close_schema(schema)
+        closed_schema = adapt_regexes(close_schema(schema))
         expression = "%json false"
         if closed_schema is not False:
             keywords = {} if closed_schema is True else closed_schema

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Collection
 
 from ..core.json_types import JsonObject, JsonValue
+from .date_formats import DATE_PATTERNS
+from .ecma_regex import convert_ecma_regex
 from .json_schema import DATA_KEYWORDS, SCHEMAS_BY_NAME, Schema
 
 SchemaVisitor = Callable[[JsonObject, str], JsonObject]
@@ -14,6 +16,7 @@ SchemaVisitor = Callable[[JsonObject, str], JsonObject]
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_PATH = 128
 """Maximum characters of a path that a warning quotes."""
+_REGEX_KEYWORDS = frozenset({"pattern", "patternProperties", "format"})
 _REASONS = (("look-?around", "look-around"), ("back-?reference", "back-references"))
 
 
@@ -60,6 +63,13 @@ def find_patterns(schema: Schema) -> dict[str, list[str]]:
     return places
 
 
+def is_regex(pattern: str) -> bool:
+    """Whether a pattern is a regular expression of ECMA-262."""
+    import jsonschema_rs  # noqa: PLC0415 (a schema is rare, and loading takes long)
+
+    return jsonschema_rs.is_valid({"format": "regex"}, pattern, validate_formats=True)
+
+
 def remove_patterns(schema: Schema, patterns: Collection[str]) -> Schema:
     """Remove these regular expressions, so that the schema accepts what it accepted, and
     more.
@@ -87,6 +97,35 @@ def remove_patterns(schema: Schema, patterns: Collection[str]) -> Schema:
     mapped = map_schemas(schema, visit)
     assert isinstance(mapped, dict | bool)
     return mapped
+
+
+def adapt_regexes(schema: Schema) -> Schema:
+    """Write patterns in llguidance's syntax, and formats of dates as patterns."""
+    mapped = map_schemas(schema, _adapt_part)
+    assert isinstance(mapped, dict | bool)
+    return mapped
+
+
+def _adapt_part(part: JsonObject, path: str) -> JsonObject:
+    del path
+    if part.keys().isdisjoint(_REGEX_KEYWORDS):
+        return part
+    adapted = dict(part)
+    if isinstance(pattern := part.get("pattern"), str):
+        adapted["pattern"] = convert_ecma_regex(pattern)
+    if isinstance(named := part.get("patternProperties"), dict):
+        adapted["patternProperties"] = {
+            convert_ecma_regex(name): value for name, value in named.items()
+        }
+    format = part.get("format")
+    if isinstance(format, str) and (date_pattern := DATE_PATTERNS.get(format)) is not None:
+        del adapted["format"]
+        if "pattern" not in adapted:
+            return {**adapted, "pattern": date_pattern}
+        parts = adapted.get("allOf", [])
+        assert isinstance(parts, list)
+        adapted["allOf"] = [*parts, {"pattern": date_pattern}]
+    return adapted
 
 
 def describe_rejection(place: str, message: str) -> str:

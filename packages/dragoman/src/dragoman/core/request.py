@@ -127,7 +127,8 @@ class JsonSchema(Struct, frozen=True, tag=True):
         schema: a JSON Schema as JSON text.
         strict: an unsupported keyword is an error instead of a warning.
         name: the client's name of the schema.
-        requires_patterns: if strict, an unsupported regular expression is an error too.
+        requires_patterns: if strict, a regular expression that is valid but unsupported
+            is an error too.
     """
 
     schema: str

@@ -8,7 +8,12 @@ import msgspec
 from msgspec import Struct
 
 from ..constraints.json_schema import parse_schema
-from ..constraints.schema_patterns import describe_rejection, find_patterns, remove_patterns
+from ..constraints.schema_patterns import (
+    describe_rejection,
+    find_patterns,
+    is_regex,
+    remove_patterns,
+)
 from ..core.errors import RequestError
 from ..core.json_types import JsonObject
 
@@ -28,7 +33,11 @@ class RelaxedSchema(Struct, frozen=True):
 
 
 async def relax_patterns(
-    schema: str, param: str, compile_schema: Callable[[str], Awaitable[object]]
+    schema: str,
+    param: str,
+    compile_schema: Callable[[str], Awaitable[object]],
+    *,
+    must_be_valid: bool = False,
 ) -> RelaxedSchema | None:
     """Remove the patterns that are not compiled alone either; None if there are none.
 
@@ -37,6 +46,7 @@ async def relax_patterns(
     schema: a JSON Schema as JSON text, which does not compile.
     param: its field, for errors.
     compile_schema: compiles a schema in the grammar of the response.
+    must_be_valid: return None for a pattern that is no regular expression.
 
     Raises:
         RequestError: the schema itself is invalid.
@@ -51,7 +61,7 @@ async def relax_patterns(
             await compile_schema(_build_probe(pattern))
         except RequestError as error:
             rejected[pattern] = error.message
-    if not rejected:
+    if not rejected or (must_be_valid and not all(map(is_regex, rejected))):
         return None
     relaxed = remove_patterns(parsed, rejected)
     removed = [

@@ -92,7 +92,9 @@ async def compile_grammar(
         try:
             unenforced = await _compile_body(backend, grammar, param)
         except RequestError:
-            relaxed = await relax_patterns(body.schema, param, partial(_compile_probe, backend))
+            relaxed = await relax_patterns(
+                body.schema, param, partial(_compile_probe, backend), must_be_valid=body.strict
+            )
             if relaxed is None:
                 raise
             body = msgspec.structs.replace(body, schema=relaxed.schema)
