@@ -283,17 +283,12 @@ def test_strict_mode_rejects_foreign_reasoning_by_name(visible: list[object]):
     assert warning.endswith("replaced by its visible content" if visible else "left out")
 
 
-def test_hosted_tool_items_are_skipped_with_warning():
-    searched = {
-        "type": "web_search_call",
-        "id": "ws_1",
-        "status": "completed",
-        "action": {"query": "x"},
-    }
-    parsed = call(input=[searched, {"type": "program_output", "output": {"type": "x"}}, USER])
+def test_items_without_call_are_skipped_with_warning():
+    listed = {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "s", "tools": []}
+    parsed = call(input=[listed, {"type": "program_output", "output": {"type": "x"}}, USER])
     assert len(parsed.warnings) == 2
-    assert turns(searched, USER) == turns(USER)
-    assert input_rows(searched, USER)[0] == searched
+    assert turns(listed, USER) == turns(USER)
+    assert input_rows(listed, USER)[0] == listed
 
 
 @pytest.mark.parametrize(

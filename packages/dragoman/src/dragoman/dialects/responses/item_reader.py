@@ -38,6 +38,7 @@ from .client_tools import (
     read_screen,
     render_shell_output,
 )
+from .hosted_tools import read_hosted_item
 from .parsed_items import (
     AssistantParts,
     ConfigurationUpdate,
@@ -221,9 +222,7 @@ class ItemReader:
             case _ if kind in CALL_TYPES:
                 return self._read_client_call(item, kind, path)
             case _ if kind in HOSTED_TYPES:
-                self._warnings.append(
-                    f"{path}: items of type '{kind}' cannot be replayed here; it was left out"
-                )
+                return read_hosted_item(item, kind, path, self._warnings)
             case _:
                 """References are resolved by the server's store, triggers are handled
                 by the reader of the body.

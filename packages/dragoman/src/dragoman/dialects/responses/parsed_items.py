@@ -44,6 +44,18 @@ class ItemCall(Struct, frozen=True):
     custom: bool = False
 
 
+class HostedCall(Struct, frozen=True):
+    """A call of a tool that another server ran.
+
+    result: None if it is an item of its own.
+    """
+
+    id: str
+    name: str
+    arguments: str
+    result: ToolResult | None
+
+
 class FreeOutput(Struct, frozen=True):
     """A tool output without a call."""
 
@@ -81,6 +93,7 @@ ParsedItem = (
     | AssistantParts
     | Reasoning
     | ItemCall
+    | HostedCall
     | ToolResult
     | FreeOutput
     | LoadedTools

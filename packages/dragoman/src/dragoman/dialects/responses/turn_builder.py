@@ -15,7 +15,15 @@ from ...core.message import (
     ToolResult,
 )
 from .item_reader import apply_summary
-from .parsed_items import AssistantParts, FreeOutput, ItemCall, ItemSummary, LoadedTools, ParsedItem
+from .parsed_items import (
+    AssistantParts,
+    FreeOutput,
+    HostedCall,
+    ItemCall,
+    ItemSummary,
+    LoadedTools,
+    ParsedItem,
+)
 from .tool_registry import ResponsesToolRegistry
 
 
@@ -62,6 +70,8 @@ class TurnBuilder:
                 )
                 self._names[item.id] = name
                 self._open_parts.append(ToolCall(item.id, name, item.arguments, custom=item.custom))
+            case HostedCall():
+                self._add_hosted_call(item)
             case ToolResult():
                 self._add_result(item)
             case FreeOutput(name, namespace, content):
@@ -81,6 +91,12 @@ class TurnBuilder:
                 self._messages = apply_summary(text, self._messages)
             case _:
                 """Updates are applied by the reader of the body."""
+
+    def _add_hosted_call(self, call: HostedCall) -> None:
+        self._names[call.id] = call.name
+        self._open_parts.append(ToolCall(call.id, call.name, call.arguments))
+        if call.result is not None:
+            self._add_result(call.result)
 
     def _add_result(self, result: ToolResult) -> None:
         self._close_turn()

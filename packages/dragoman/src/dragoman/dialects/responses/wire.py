@@ -64,6 +64,8 @@ class WireItem(Struct, frozen=True):
         `client_tools`.
     tools: the tools that a tool search found, or additional tools.
     reasoning, text: the settings of a `configuration_update`.
+    code, error, outputs, queries, result, results, revised_prompt: of hosted tools'
+        calls, see `hosted_tools`.
     """
 
     type: str | None = None
@@ -86,6 +88,13 @@ class WireItem(Struct, frozen=True):
     tools: Raw = Raw()
     reasoning: Raw = Raw()
     text: Raw = Raw()
+    code: Raw = Raw()
+    error: Raw = Raw()
+    outputs: Raw = Raw()
+    queries: Raw = Raw()
+    result: Raw = Raw()
+    results: Raw = Raw()
+    revised_prompt: Raw = Raw()
 
 
 class CustomToolFormat(Struct, frozen=True):
@@ -217,9 +226,9 @@ class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
             "from then on; "
             "additional_tools; configuration_update, of which the last one replaces "
             "reasoning.effort or "
-            "text.format; reasoning, item_reference, compaction and compaction_trigger. Items of "
-            "hosted tools are "
-            "omitted with a warning"
+            "text.format; reasoning, item_reference, compaction and compaction_trigger. Calls of "
+            "hosted tools with the readable part of their results, as calls of functions; "
+            "mcp_list_tools and MCP approvals are omitted with a warning"
         ),
     ] = None
     instructions: Annotated[str | None, Note("a system message before all others")] = None
