@@ -376,17 +376,29 @@ def test_pythonic_literals_parse_like_python(written: str, value: object):
     assert json.loads(str(arguments)) == {"a": value, "b": 2}
 
 
-@pytest.mark.parametrize("written", ["[foo]", "{foo}"])
-def test_pythonic_unknown_words_are_invalid_json(written: str):
-    [(_, _, arguments)] = read_as("pythonic", f"[good(a={written})]")
-    with pytest.raises(json.JSONDecodeError):
-        json.loads(str(arguments))
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("[foo]", ["foo"]),
+        ("{foo}", ["foo"]),
+        ("foo(1, [2]) + 3", "foo(1, [2]) + 3"),
+        ("[f('a, b'), 1]", ["f('a, b')", 1]),
+        ("r'a'", "r'a'"),
+    ],
+)
+def test_pythonic_expression_is_string_of_its_text(written: str, value: object):
+    [(_, _, arguments)] = read_as("pythonic", f"[good(a={written}, b=2)]")
+    assert json.loads(arguments) == {"a": value, "b": 2}
 
 
-def test_gemma_truncated_word_is_string():
+@pytest.mark.parametrize(
+    ("reason", "arguments"),
+    [(FinishReason.STOP, '{"city": "Rom"}'), (FinishReason.LENGTH, '{"city": "Rom')],
+)
+def test_gemma_last_word_is_string(reason: FinishReason, arguments: str):
     text = "<|tool_call>call:good{city:Rom"
-    parts = read_as("gemma4", text, tool(city={"type": "string"}))
-    assert parts == [("call", "good", '{"city": "Rom')]
+    found = tool_format("gemma4").create_parser(context(tool(city={"type": "string"})))
+    assert answer(found, text, reason) == [("call", "good", arguments)]
 
 
 def test_pythonic_quote_inside_string_is_kept():

@@ -122,7 +122,7 @@ def test_invalid_call_stays_text_verbatim(text: str):
         (call("f", "{}") + "\n<tool", [("call", "f", "{}"), ("text", "\n<tool")]),
         ("\n", [("text", "\n")]),
         ("<<tool_call>{}", [("text", "<<tool_call>{}")]),
-        ("<tool_call>" + call("f", "{}"), [("text", "<tool_call>"), ("call", "f", "{}")]),
+        ("<tool_call>" + call("f", "{}"), [("call", "f", "{}")]),
     ],
 )
 def test_only_template_whitespace_is_dropped(text: str, expected: Shape):

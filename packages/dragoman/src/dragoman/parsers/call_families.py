@@ -90,7 +90,7 @@ def _build_dsml_delimiters(section: str, name: str = "DSML") -> Delimiters:
     return Delimiters(
         section_starts=(_replace_bars(f"<|{name}|{section}>"),),
         section_end=_replace_bars(f"</|{name}|{section}>"),
-        call_start=_replace_bars(f'<|{name}|invoke name="'),
+        call_start=_replace_bars(f"<|{name}|invoke name="),
         leading_text="\n\n",
     )
 
@@ -174,7 +174,7 @@ CALL_FAMILIES = (
     CallFamily(
         ("glm47", "ling3"),
         "GLM 4.7, Ling 3",
-        Delimiters(call_start="<tool_call>", leading_text="\n"),
+        Delimiters(call_start="<tool_call>", call_end="</tool_call>", leading_text="\n"),
         msgspec.structs.replace(_GLM, line_break=""),
         CallTemplate(call_prefix="<tool_call>"),
         (("{function-name}<arg_key>",),),
@@ -182,7 +182,7 @@ CALL_FAMILIES = (
     CallFamily(
         ("glm45", "glm46", "poolside_v1", "glm"),
         "GLM 4.5, GLM 4.6, Laguna",
-        Delimiters(call_start="<tool_call>", leading_text="\n"),
+        Delimiters(call_start="<tool_call>", call_end="</tool_call>", leading_text="\n"),
         msgspec.structs.replace(_GLM, tag_separator="\n"),
         CallTemplate(call_prefix="<tool_call>", separator="\n"),
         (("<arg_key>", "<arg_value>"),),
@@ -193,7 +193,7 @@ CALL_FAMILIES = (
         Delimiters(
             section_starts=("<minimax:tool_call>",),
             section_end="</minimax:tool_call>",
-            call_start='<invoke name="',
+            call_start="<invoke name=",
             leading_text="\n",
         ),
         msgspec.structs.replace(_NAMED_TAGS, untyped_is_text=True),
@@ -208,7 +208,7 @@ CALL_FAMILIES = (
         Delimiters(
             section_starts=("<dots_function_call>",),
             section_end="</dots_function_call>",
-            call_start='<invoke name="',
+            call_start="<invoke name=",
             leading_text="\n",
         ),
         _NAMED_TAGS,
@@ -220,7 +220,7 @@ CALL_FAMILIES = (
     CallFamily(
         ("minicpm5",),
         "MiniCPM 5",
-        Delimiters(call_start='<function name="', leading_text="\n"),
+        Delimiters(call_start="<function name=", leading_text="\n"),
         XmlTagSyntax(
             '">',
             '<param name="',
@@ -266,7 +266,7 @@ CALL_FAMILIES = (
         Delimiters(
             section_starts=(_replace_bars("<|DSML| calls>"),),
             section_end=_replace_bars("</|DSML| calls>"),
-            call_start=_replace_bars('<|DSML| invoke name="'),
+            call_start=_replace_bars("<|DSML| invoke name="),
             leading_text="\n\n",
         ),
         _build_dsml_syntax(space=" "),
@@ -308,7 +308,7 @@ CALL_FAMILIES = (
         Delimiters(
             section_starts=(_replace_bars("<|tool_calls_begin|>"),),
             section_end=_replace_bars("<|tool_calls_end|>"),
-            call_start='<steptml:invoke name="',
+            call_start="<steptml:invoke name=",
             call_end=_replace_bars("<|tool_call_end|>"),
             fillers=(
                 _replace_bars("<|tool_call_begin|>"),
@@ -377,7 +377,7 @@ CALL_FAMILIES = (
         Delimiters(
             section_starts=(_xtml("open", "tools"),),
             section_end=_xtml("close", "tools"),
-            call_start='<|open|>call tool="',
+            call_start="<|open|>call tool=",
         ),
         XmlTagSyntax(
             '" index="',
@@ -562,7 +562,12 @@ CALL_FAMILIES = (
     CallFamily(
         ("pythonic",),
         "Llama 3.2, ToolACE",
-        Delimiters(is_list=True, leading=True),
+        Delimiters(
+            section_starts=("<|python_start|>",),
+            section_end="<|python_end|>",
+            is_list=True,
+            leading=True,
+        ),
         PythonicSyntax(),
         _LIST_TEMPLATE,
         (("[func_name1(",), ("[func_name_1(",)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..core.events import Event, TextDelta, Token, ToolCallDelta, ToolCallStart
+from ..core.events import Event, FinishReason, TextDelta, Token, ToolCallDelta, ToolCallStart
 from ..core.syntax import ParseContext
 from .call_reader import CallReader
 from .json_call_reader import JsonCallReader
@@ -71,8 +71,12 @@ class CallParser(TextParser):
         id = self._call.id or self._new_id()
         return ToolCallStart(choice, id, self._call.name, tokens, self._call.is_custom)
 
-    def _end_call(self) -> None:
-        """Emit the incomplete call when the response ends inside it."""
-        self._call.finish()
+    def _end_call(self, reason: FinishReason | None) -> None:
+        """Emit the incomplete call when the response ends inside it.
+
+        reason: see `TextParser._finish`. A call that the model itself ended is closed;
+            one that was cut off stays incomplete, so that a client cannot run it.
+        """
+        self._call.finish(is_truncated=reason not in (FinishReason.STOP, None))
         self._stream_arguments(self._call, len(self._buffer))
         self._has_started = False

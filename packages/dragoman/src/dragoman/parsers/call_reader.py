@@ -64,6 +64,9 @@ class CallReader(Protocol):
         """Return the arguments' text that is new since the previous `take_arguments`."""
         ...
 
-    def finish(self) -> None:
-        """End the call: no more input follows, although it is incomplete."""
+    def finish(self, *, is_truncated: bool) -> None:
+        """End the call: no more input follows, although it is incomplete.
+
+        is_truncated: the text was cut off; otherwise the model itself ended it here.
+        """
         ...

@@ -18,6 +18,7 @@ from ..core.syntax import LiteralText, ParseContext, Parser, SyntaxPiece
 from .aho_corasick import AhoCorasick
 from .call_parser import CallParser
 from .call_reader import CallReader
+from .json_calls import JsonObjectSyntax
 from .json_scanner import ReadStatus
 from .prefix_matcher import PrefixMatcher, PrefixResult
 
@@ -106,11 +107,11 @@ class CallSyntax(Protocol):
 
 
 class CallSyntaxSpec(Protocol):
-    """A call syntax as data. `outer_markers` are the delimiters that may also end a
-    call.
+    """A call syntax as data. `openers` and `closers` are the delimiters, which may also
+    end a call.
     """
 
-    def compile(self, outer_markers: tuple[str, ...]) -> CallSyntax: ...
+    def compile(self, openers: tuple[str, ...], closers: tuple[str, ...]) -> CallSyntax: ...
 
 
 class DelimitedCallFormat:
@@ -130,7 +131,9 @@ class DelimitedCallFormat:
     ) -> None:
         self.delimiters = delimiters
         self.template = template
-        self.call_syntax = spec.compile((*delimiters.call_openers, *delimiters.closers))
+        self.call_syntax = spec.compile(delimiters.call_openers, delimiters.closers)
+        # Models of every family also write the JSON of a call between their delimiters.
+        self._json_syntax = JsonObjectSyntax(is_bare=delimiters.leading)
         self.single_tokens = frozenset((*delimiters.call_openers, *delimiters.closers)) & frozenset(
             added_tokens
         )
@@ -190,6 +193,15 @@ class DelimitedCallFormat:
     @property
     def has_unmarked_calls(self) -> bool:
         return self.delimiters.leading and not self.template.prefix
+
+    def can_begin_with(self, char: str) -> bool:
+        """Whether a call without a delimiter may begin with this character."""
+        return char == "{" or self.call_syntax.can_begin_with(char)
+
+    def build_reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:
+        """Build the reader of one call, whose first character is `char`."""
+        is_json = char == "{" and not self.call_syntax.can_begin_with(char)
+        return (self._json_syntax if is_json else self.call_syntax).build_reader(tools, char)
 
     def build_call_syntax(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
         prefix = LiteralText(self.template.call_prefix)
@@ -277,15 +289,24 @@ class DelimitedCallParser(CallParser):
         ):
             self._marker_length = self._count_consumed(text, pos)
             return self._handle_marker(self._prefix_matcher.marker, pos)
-        # A call without a delimiter; in a list the bracket is required.
+        # A call without a delimiter; in a list the bracket is required, and where calls
+        # have their own delimiter, the section's.
+        needs_marker = self._delimiters.is_list or self._delimiters.call_start
         may_begin_call = (
             result is PrefixResult.NO_MATCH
             and self._in_section
-            and not self._delimiters.call_start
             and not self._prefix_matcher.matched
-            and (self._marker_length or self._follows_call or not self._delimiters.is_list)
+            and (
+                self._marker_length
+                or not needs_marker
+                or (self._follows_call and not self._delimiters.call_start)
+            )
         )
-        if may_begin_call and self._format.call_syntax.can_begin_with(text[pos]):
+        if may_begin_call and (
+            text[pos] == "{"
+            if self._delimiters.call_start
+            else self._format.can_begin_with(text[pos])
+        ):
             return self._begin_call(pos, text[pos])
         # White space that was read while a delimiter was expected is text after all,
         # and is read again as text.
@@ -301,7 +322,8 @@ class DelimitedCallParser(CallParser):
         """Handle a delimiter that has been read. Return the position after it."""
         delimiters = self._delimiters
         if marker == delimiters.call_start:
-            return self._begin_call(pos)
+            self._expect_call()
+            return pos
         # Formats without a section end a call with its own delimiter; only another
         # opening delimiter begins the next.
         is_standalone = not (delimiters.section_starts or delimiters.is_list or delimiters.leading)
@@ -357,8 +379,24 @@ class DelimitedCallParser(CallParser):
         self._marker_length = size
         return self._handle_marker(marker, end)
 
+    def _expect_call(self) -> None:
+        self._prefix_matcher = PrefixMatcher(self._delimiters.call_openers)
+        self._state = DelimitedCallParser._parse_call_start
+
+    def _parse_call_start(self, text: str, pos: int) -> int:
+        """Read the start of a call; the model may repeat the delimiter before it."""
+        pos, result = self._prefix_matcher.read(text, pos)
+        if result is PrefixResult.INCOMPLETE:
+            return pos
+        if result is PrefixResult.MATCHED and self._buffer.is_marker(
+            self._prefix_matcher.marker, len(text) - pos
+        ):
+            self._expect_call()
+            return pos
+        return self._begin_call(pos - self._prefix_matcher.matched, text[pos : pos + 1])
+
     def _begin_call(self, pos: int, char: str = "") -> int:
-        self._call = self._format.call_syntax.build_reader(self._tools, char)
+        self._call = self._format.build_reader(self._tools, char)
         self._state = DelimitedCallParser._parse_call
         self._in_section = True
         return pos
@@ -377,7 +415,7 @@ class DelimitedCallParser(CallParser):
             # Where the reader itself expects a delimiter, the token belongs to the call
             # and does not cut it short.
             if status is ReadStatus.MORE and not call.awaits_delimiter:
-                call.finish()
+                call.finish(is_truncated=False)
                 if call.has_begun:
                     self._stream_arguments(call, self._count_consumed(text, pos))
                     self._has_started = False
@@ -387,10 +425,15 @@ class DelimitedCallParser(CallParser):
                     return pos
             if status is ReadStatus.MORE:
                 pos, status = self._read_call(text, pos)
-        if status is ReadStatus.MORE:
-            return pos
+        if status is not ReadStatus.MORE:
+            self._leave_call(status)
+        return pos
+
+    def _leave_call(self, status: ReadStatus) -> None:
+        """Continue after a call, which is complete or cannot be read."""
+        call = self._call
+        delimiters = self._delimiters
         if call.has_begun and (status is ReadStatus.CLOSE or call.is_complete):
-            delimiters = self._delimiters
             self._follows_call = True
             self._marker_length = 0
             if call.end_marker:
@@ -403,13 +446,15 @@ class DelimitedCallParser(CallParser):
         elif call.has_begun:
             self._state = DelimitedCallParser._parse_malformed_call
             self._search_state = 0
-        elif status is ReadStatus.CLOSE and not self._delimiters.call_start:
+        elif status is ReadStatus.CLOSE and call.end_marker in delimiters.call_openers:
+            self._switch_to_text()
+            self._handle_marker(call.end_marker, 0)
+        elif status is ReadStatus.CLOSE and not delimiters.call_start:
             self._follows_call = False
             self._marker_length = 0
             self._expect_marker(in_section=True)
         else:
             self._switch_to_text()
-        return pos
 
     def _parse_malformed_call(self, text: str, pos: int) -> int:
         """Stream the text up to a closing delimiter as arguments, unparsed."""
@@ -464,9 +509,9 @@ class DelimitedCallParser(CallParser):
             and not self._call.has_begun
             and reason is FinishReason.STOP
         ):
-            self._call.finish()
+            self._call.finish(is_truncated=False)
         if self._state is DelimitedCallParser._parse_call and self._call.has_begun:
-            self._end_call()
+            self._end_call(reason)
         elif self._state is DelimitedCallParser._parse_malformed_call:
             self._emit_buffered(ToolCallDelta, buffered_length)
         elif (
@@ -499,9 +544,9 @@ class AlternativeSyntaxes(Struct, frozen=True):
     primary: CallSyntaxSpec
     fallback: CallSyntaxSpec
 
-    def compile(self, outer_markers: tuple[str, ...]) -> CompiledAlternatives:
+    def compile(self, openers: tuple[str, ...], closers: tuple[str, ...]) -> CompiledAlternatives:
         return CompiledAlternatives(
-            self.primary.compile(outer_markers), self.fallback.compile(outer_markers)
+            self.primary.compile(openers, closers), self.fallback.compile(openers, closers)
         )
 
 

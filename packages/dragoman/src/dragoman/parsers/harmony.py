@@ -217,10 +217,10 @@ class HarmonyParser(CallParser):
             self._begin_message(ToolCallDelta)
         return pos
 
-    def _finish(self, reason: FinishReason | None) -> None:  # noqa: ARG002
+    def _finish(self, reason: FinishReason | None) -> None:
         buffered_length = len(self._buffer)
         if self._state is HarmonyParser._parse_call:
-            self._end_call()
+            self._end_call(reason)
         elif self._state is HarmonyParser._parse_message:
             self._emit_buffered(self._build_event, buffered_length)
         elif self._has_prompt_header or (

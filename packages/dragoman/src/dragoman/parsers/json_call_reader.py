@@ -77,7 +77,7 @@ class JsonCallReader:
                         self._chunks.append(self._decoder.flush())
                     return pos, status
                 case ReadStatus.INVALID:
-                    self.finish()
+                    self.finish(is_truncated=True)
                     return pos, status
                 case ReadStatus.MORE:
                     return pos, status
@@ -157,7 +157,7 @@ class JsonCallReader:
         self._chunks.clear()
         return arguments
 
-    def finish(self) -> None:
+    def finish(self, *, is_truncated: bool) -> None:  # noqa: ARG002
         """End the call: no more input follows, although the object is not closed."""
         if self._decoder is not None and self._has_arguments and not self.is_complete:
             self._chunks.append(self._decoder.flush())
@@ -200,7 +200,7 @@ class ArgumentsReader:
             self._chunks.append(self._decoder.flush())
             return pos, ReadStatus.CLOSE
         if status is ReadStatus.INVALID:
-            self.finish()
+            self.finish(is_truncated=True)
         return pos, status
 
     def is_plain_continuation(self, text: str) -> bool:
@@ -216,7 +216,7 @@ class ArgumentsReader:
         self._chunks.clear()
         return arguments
 
-    def finish(self) -> None:
+    def finish(self, *, is_truncated: bool) -> None:  # noqa: ARG002
         if self._value_reader is not None and not self.is_complete:
             self._chunks.append(self._decoder.flush())
             self.is_complete = self._decoder.is_complete

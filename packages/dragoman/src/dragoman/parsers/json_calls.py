@@ -37,7 +37,7 @@ class JsonObjectSyntax(Struct, frozen=True):
     is_bare: bool = False
     number_key: str = ""
 
-    def compile(self, outer_markers: tuple[str, ...]) -> JsonObjectSyntax:  # noqa: ARG002
+    def compile(self, openers: tuple[str, ...], closers: tuple[str, ...]) -> JsonObjectSyntax:  # noqa: ARG002
         return self
 
     @property
@@ -91,7 +91,7 @@ class NamePrefixedSyntax(Struct, frozen=True):
     id_marker: str = ""
     is_numbered: bool = False
 
-    def compile(self, outer_markers: tuple[str, ...]) -> NamePrefixedSyntax:  # noqa: ARG002
+    def compile(self, openers: tuple[str, ...], closers: tuple[str, ...]) -> NamePrefixedSyntax:  # noqa: ARG002
         return self
 
     @property
@@ -217,7 +217,7 @@ class NamePrefixedReader:
     def take_arguments(self) -> str:
         return "" if self._arguments_reader is None else self._arguments_reader.take_arguments()
 
-    def finish(self) -> None:
+    def finish(self, *, is_truncated: bool) -> None:
         """End the call. A name alone is a call without arguments if the separator may
         be empty.
         """
@@ -233,7 +233,7 @@ class NamePrefixedReader:
             # object.
             self._arguments_reader.read("{}", 0)
         elif self._arguments_reader is not None:
-            self._arguments_reader.finish()
+            self._arguments_reader.finish(is_truncated=is_truncated)
 
     @property
     def has_begun(self) -> bool:

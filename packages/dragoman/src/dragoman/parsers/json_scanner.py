@@ -94,6 +94,10 @@ class ValueReader:
                 pos += 1
         return pos, ReadStatus.MORE
 
+    @property
+    def is_in_string(self) -> bool:
+        return self._in_string
+
     def is_plain_continuation(self, text: str) -> bool:
         """Whether this text only continues a string."""
         return self._in_string and not self._escaped and '"' not in text and "\\" not in text

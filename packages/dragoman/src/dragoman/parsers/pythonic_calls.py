@@ -36,7 +36,13 @@ from .call_reader import CallReader
 from .json_codec import encode
 from .json_scanner import ReadStatus
 from .prefix_matcher import PrefixMatcher, PrefixResult
-from .pythonic_values import NO_MARKERS, PythonicValueReader, StringSyntax
+from .pythonic_values import (
+    CLOSERS,
+    NO_MARKERS,
+    QUOTE_PATTERNS,
+    PythonicValueReader,
+    StringSyntax,
+)
 from .schema_alternatives import Schema, expand_alternatives
 from .tool_parameters import ToolParameters, read_enforceable_parameters, read_parameters
 
@@ -69,16 +75,26 @@ class PythonicSyntax(Struct, frozen=True):
     string_marker: str = ""
     alternative_prefixes: tuple[str, ...] = ()
 
-    def compile(self, outer_markers: tuple[str, ...]) -> CompiledPythonicSyntax:  # noqa: ARG002
-        return CompiledPythonicSyntax(self)
+    def compile(
+        self,
+        openers: tuple[str, ...],
+        closers: tuple[str, ...],
+    ) -> CompiledPythonicSyntax:
+        return CompiledPythonicSyntax(self, (*closers, *openers))
 
 
 class CompiledPythonicSyntax:
-    """A `CallSyntax` of pythonic calls."""
+    """A `CallSyntax` of pythonic calls.
 
-    def __init__(self, syntax: PythonicSyntax) -> None:
+    delimiters: those around calls, which also end a call whose bracket is not closed.
+    """
+
+    def __init__(self, syntax: PythonicSyntax, delimiters: tuple[str, ...] = ()) -> None:
         self.syntax = syntax
-        self.string_syntax = StringSyntax(syntax.string_marker)
+        self.delimiters = delimiters
+        self.string_syntax = StringSyntax(syntax.string_marker, delimiters)
+        self.marks = self.string_syntax.marks
+        self.mark_starts = self.string_syntax.mark_starts
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -201,10 +217,14 @@ class CompiledPythonicSyntax:
 
 
 class PythonicReader:
-    """Reads one call: its name, and then its arguments, each a name and a value."""
+    """Reads one call: its name, and then its arguments, each a name and a value.
+
+    Models confuse brackets, quotes and `=` with `:`, write a name in quotes, or add
+    words. What is neither a name nor a value is skipped, so a mistake costs one
+    argument at most.
+    """
 
     id: str | None = None
-    end_marker = ""
     awaits_delimiter = False
 
     def __init__(self, compiled: CompiledPythonicSyntax, tools: Mapping[str, Tool]) -> None:
@@ -212,83 +232,127 @@ class PythonicReader:
         self._syntax = compiled.syntax
         self._tools = tools
         self._state: Callable[[PythonicReader, str, int], tuple[int, ReadStatus]] = (
-            PythonicReader._parse_prefix if compiled.syntax.prefix else PythonicReader._parse_name
+            PythonicReader._parse_name
         )
-        self._prefix_matcher = PrefixMatcher(
-            (compiled.syntax.prefix, *compiled.syntax.alternative_prefixes)
-        )
+        self._prefix_matcher = PrefixMatcher(())
         self._name = NameReader()
         self._writer: ArgumentWriter = build_argument_writer(is_custom=False)
         self._parameters = ToolParameters((), allows_additional=True)
+        self._closers: list[str] = []
         self._argument = ""  # The name of the current argument.
         self._name_scanner = MarkerScanner(NO_MARKERS)
         self._value = PythonicValueReader(compiled.string_syntax)
         self._chunks: list[str] = []
-        self.name = ""
+        self.name = self.end_marker = ""
         self.has_begun = self.is_undeclared = self.is_complete = self.is_custom = False
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         status = ReadStatus.MORE
         while pos < len(text) and status is ReadStatus.MORE:
             pos, status = self._state(self, text, pos)
-        if status is ReadStatus.INVALID:
-            self.finish()
         return pos, status
 
-    def _parse_prefix(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        pos, result = self._prefix_matcher.read(text, pos)
-        if result is PrefixResult.MATCHED:
-            self._state = PythonicReader._parse_name
-        return pos, ReadStatus.INVALID if result is PrefixResult.NO_MATCH else ReadStatus.MORE
-
     def _parse_name(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read a name and the bracket directly after it."""
+        """Read the prefix, the name, and the bracket directly after it."""
         pos, is_complete = self._name.read(text, pos)
         if not is_complete:
             return pos, ReadStatus.MORE
-        if not self._name.name or text[pos] != self._syntax.open_bracket:
+        name = self._name.name
+        for prefix in (self._syntax.prefix, *self._syntax.alternative_prefixes):
+            if prefix and name.startswith(prefix):
+                name = name.removeprefix(prefix)
+                break
+        if not name and self._name.name and text[pos].isspace():
+            self._name = NameReader()
+            return pos, ReadStatus.MORE
+        if not name or text[pos] not in "({":
             return pos, ReadStatus.INVALID
-        self.name = self._name.name
+        self.name = name
         tool = self._tools.get(self.name)
         self.has_begun = tool is not None
         self.is_undeclared = tool is None
         self.is_custom = isinstance(tool, CustomTool)
         self._writer = build_argument_writer(is_custom=self.is_custom)
-        if tool is not None and self._syntax.string_marker:
+        if tool is not None:
             self._parameters = read_parameters(tool)
+        self._closers = [CLOSERS[text[pos]]]
+        self._state = PythonicReader._parse_first_argument
+        return pos + 1, ReadStatus.MORE
+
+    def _parse_first_argument(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        """Read a second bracket around the arguments, as in `f({a: 1})`."""
+        if text[pos].isspace():
+            return pos + 1, ReadStatus.MORE
         self._state = PythonicReader._parse_argument_start
+        if text[pos] != "{":
+            return pos, ReadStatus.MORE
+        self._closers.append("}")
         return pos + 1, ReadStatus.MORE
 
     def _parse_argument_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        if text[pos].isspace():
+        char = text[pos]
+        if char in ")]}":
+            return self._close_bracket(char, pos)
+        if char in self._compiled.mark_starts:
+            self._prefix_matcher = PrefixMatcher(self._compiled.marks)
+            self._state = PythonicReader._parse_mark
+        elif char in "\"'":
+            self._argument = ""
+            self._name_scanner = MarkerScanner(QUOTE_PATTERNS[char])
+            self._state = PythonicReader._parse_quoted_name
             return pos + 1, ReadStatus.MORE
-        if text[pos] == self._syntax.close_bracket:
-            return self._finish_call(pos)
-        if self._syntax.string_marker and text[pos] == self._syntax.string_marker[0]:
-            self._prefix_matcher = PrefixMatcher((self._syntax.string_marker,))
-            self._state = PythonicReader._parse_name_marker
         else:
             self._name = NameReader(ARGUMENT_NAME)
             self._state = PythonicReader._parse_argument_name
         return pos, ReadStatus.MORE
 
-    def _parse_argument_name(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        pos, is_complete = self._name.read(text, pos)
-        if is_complete:
-            self._argument = self._name.name
-            self._state = PythonicReader._parse_value_start
-        return pos, ReadStatus.INVALID if is_complete and not self._name.name else ReadStatus.MORE
+    def _close_bracket(self, char: str, pos: int) -> tuple[int, ReadStatus]:
+        last = ""
+        while self._closers and last != char:
+            last = self._closers.pop()
+            if char not in self._closers:
+                break
+        if self._closers:
+            return pos + 1, ReadStatus.MORE
+        self._close_call()
+        return pos + 1, ReadStatus.CLOSE
 
-    def _parse_name_marker(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+    def _close_call(self) -> None:
+        self._append_text(self._writer.finish())
+        self.is_complete = True
+
+    def _parse_mark(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         pos, result = self._prefix_matcher.read(text, pos)
+        if result is PrefixResult.INCOMPLETE:
+            return pos, ReadStatus.MORE
+        self._state = PythonicReader._parse_argument_start
+        marker = self._prefix_matcher.marker
         patterns = self._compiled.string_syntax.marker_patterns
-        if result is PrefixResult.MATCHED and patterns is not None:
+        if result is PrefixResult.NO_MATCH:
+            return pos, ReadStatus.MORE
+        if marker == self._syntax.string_marker and patterns is not None:
             self._argument = ""
             self._name_scanner = MarkerScanner(patterns)
-            self._state = PythonicReader._parse_marked_name
-        return pos, ReadStatus.INVALID if result is PrefixResult.NO_MATCH else ReadStatus.MORE
+            self._state = PythonicReader._parse_quoted_name
+            return pos, ReadStatus.MORE
+        self.end_marker = marker
+        self._close_call()
+        return pos, ReadStatus.CLOSE
 
-    def _parse_marked_name(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+    def _parse_argument_name(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        pos, is_complete = self._name.read(text, pos)
+        if not is_complete:
+            return pos, ReadStatus.MORE
+        self._argument = self._name.name
+        if self._argument:
+            self._state = PythonicReader._parse_value_start
+            return pos, ReadStatus.MORE
+        # No name begins with this character.
+        self._state = PythonicReader._parse_argument_start
+        is_read = text[pos] in ")]}\"'" or text[pos] in self._compiled.mark_starts
+        return pos + (not is_read), ReadStatus.MORE
+
+    def _parse_quoted_name(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         pos, chunk = self._name_scanner.read(text, pos)
         self._argument += chunk
         if self._name_scanner.marker:
@@ -298,11 +362,19 @@ class PythonicReader:
     def _parse_value_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         if text[pos].isspace():
             return pos + 1, ReadStatus.MORE
-        if text[pos] != self._syntax.assign:
-            return pos, ReadStatus.INVALID
+        if text[pos] not in ":=":
+            self._state = PythonicReader._parse_argument_start
+            return pos, ReadStatus.MORE
         self._append_text(self._writer.begin_argument(self._argument))
-        is_text = self._parameters.find_types(self._argument) == ("string",)
-        self._value = PythonicValueReader(self._compiled.string_syntax, words_are_text=is_text)
+        is_text = bool(self._syntax.string_marker) and (
+            self._parameters.find_types(self._argument) == ("string",)
+        )
+        self._value = PythonicValueReader(
+            self._compiled.string_syntax,
+            self._closers,
+            self._parameters.names,
+            words_are_text=is_text,
+        )
         self._state = PythonicReader._parse_value
         return pos + 1, ReadStatus.MORE
 
@@ -310,29 +382,18 @@ class PythonicReader:
         value = self._value
         was_string = value.is_string
         pos, status = value.read(text, pos)
-        if value.is_string and not was_string:
-            self._append_text(self._writer.begin_string())
-        self._append_value()
-        if status is ReadStatus.END:
-            if value.is_string:
-                self._append_text(self._writer.end_string())
-            self._state = PythonicReader._parse_value_end
-        return pos, ReadStatus.INVALID if status is ReadStatus.INVALID else ReadStatus.MORE
-
-    def _parse_value_end(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        if text[pos].isspace():
-            return pos + 1, ReadStatus.MORE
-        if text[pos] == self._syntax.close_bracket:
-            return self._finish_call(pos)
+        self._append_value(was_string=was_string)
+        if status is ReadStatus.MORE:
+            return pos, status
+        if value.is_string:
+            self._append_text(self._writer.end_string())
         self._state = PythonicReader._parse_argument_start
-        return (pos + 1, ReadStatus.MORE) if text[pos] == "," else (pos, ReadStatus.INVALID)
+        _, status = self.read(value.unread, 0)
+        return pos, status
 
-    def _finish_call(self, pos: int) -> tuple[int, ReadStatus]:
-        self.is_complete = True
-        self._append_text(self._writer.finish())
-        return pos + 1, ReadStatus.CLOSE
-
-    def _append_value(self) -> None:
+    def _append_value(self, *, was_string: bool) -> None:
+        if self._value.is_string and not was_string:
+            self._append_text(self._writer.begin_string())
         chunk = self._value.take_output()
         self._append_text(
             self._writer.write_text(chunk)
@@ -355,7 +416,18 @@ class PythonicReader:
         self._chunks.clear()
         return arguments
 
-    def finish(self) -> None:
+    def finish(self, *, is_truncated: bool) -> None:
+        if self.is_complete or not self.has_begun:
+            return
+        value = self._value
         if self._state is PythonicReader._parse_value:
-            self._value.flush()
-            self._append_value()
+            was_string = value.is_string
+            if is_truncated:
+                value.flush()
+            else:
+                value.close()
+            self._append_value(was_string=was_string)
+            if value.is_string and not is_truncated:
+                self._append_text(self._writer.end_string())
+        if not is_truncated:
+            self._close_call()

@@ -1,14 +1,15 @@
 """Converts the values of Python-like calls to JSON.
 
 They are literals of Python such as True, 'a' and (1, 2), or of JSON such as true.
-Nothing is evaluated. Not supported: adjacent strings ("a" "b"), prefixes of strings
-(r"a"), complex and hexadecimal numbers, operators.
+Nothing is evaluated: any other expression is a string of its text. That holds for
+adjacent strings ("a" "b"), prefixes of strings (r"a"), complex and hexadecimal numbers
+and operators.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -29,17 +30,22 @@ _OPENERS = MappingProxyType({"(": "[", "[": "[", "{": "{"})
 """The JSON bracket for each opening bracket."""
 
 
-_CLOSERS = MappingProxyType({"(": ")", "[": "]", "{": "}"})
+CLOSERS = MappingProxyType({"(": ")", "[": "]", "{": "}"})
 
 
-_KEY_TERMINATORS = re.compile(r"[:,\]}]")
+_KEY_TERMINATORS = re.compile(r"[:=,\]}]")
 
 
 # An automaton needs at least one text; this one occurs in no response.
 NO_MARKERS = AhoCorasick(["\0"])
 
 
-_AFTER_STRING = frozenset(",:)]};")
+QUOTE_PATTERNS = MappingProxyType({quote: AhoCorasick([quote]) for quote in "\"'"})
+
+
+_NAME_CHARS = re.compile(r"[\w.\-\s]*")
+_NEXT_NAME = re.compile(r"\s([\w.\-]+)\s*[:=]")
+_VALUE_STARTS = frozenset("\"'([{-0123456789")
 
 
 @dataclass(slots=True)
@@ -63,24 +69,47 @@ class StringSyntax:
 
     marker: delimits strings; "" for none. With a marker, strings without commas and
         closing brackets may be unquoted.
+    delimiters: those around calls, which end a value whose brackets are not closed.
     """
 
-    def __init__(self, marker: str) -> None:
+    def __init__(self, marker: str, delimiters: tuple[str, ...] = ()) -> None:
         self.marker = marker
         self.marker_patterns = AhoCorasick([marker]) if marker else None
+        self.marks = tuple(filter(None, (marker, *delimiters)))
+        self.mark_starts = frozenset(mark[0] for mark in self.marks)
         # Without a string marker a word is a number or a constant, so white space and
         # any other token end it too.
-        self.word_terminators = re.compile(r"[,\]})]" if marker else r"[,\]})\s:=(\[{\"']")
+        starts = re.escape("".join(sorted(self.mark_starts)))
+        self.word_terminators = re.compile(
+            rf"[,\]}}){starts}]" if marker else rf"[,\]}})\s:=(\[{{\"'{starts}]"
+        )
 
 
 class PythonicValueReader:
     """Converts one value to JSON, or to its decoded text if it is a string.
 
+    The output is valid JSON, whatever the model writes: what is no literal is a string
+    of its text, brackets that are not closed are closed, and what cannot follow a value
+    is skipped.
+
+    closers: the brackets that close the call.
+    names: the declared arguments. One that follows an unquoted word begins the next
+        argument, even without a comma.
     words_are_text: an unquoted word is a string, whatever it looks like.
     """
 
-    def __init__(self, string_syntax: StringSyntax, *, words_are_text: bool = False) -> None:
+    def __init__(
+        self,
+        string_syntax: StringSyntax,
+        closers: Sequence[str] = (),
+        names: Collection[str] = (),
+        *,
+        words_are_text: bool = False,
+    ) -> None:
         self._words_are_text = words_are_text
+        self._closers = closers
+        self._names = names
+        self._string_syntax = string_syntax
         self._string_marker = string_syntax.marker
         self._string_marker_patterns = string_syntax.marker_patterns
         self._word_terminators = string_syntax.word_terminators
@@ -92,22 +121,23 @@ class PythonicValueReader:
         self._needs_comma = False
         self._prefix_matcher = PrefixMatcher(())
         self._quote = ""
-        self._space = ""  # White space after a quote that may have ended a string.
+        self._held = ""  # Text that belongs to the value unless the value has ended.
         self._escaped = False
         self._is_empty_string = False
         self._quote_count = 0  # Quotes that may end a triple-quoted string.
         self._decoder = StringDecoder(PYTHON_ESCAPES)
         self._scanner = MarkerScanner(NO_MARKERS)
         self._word: list[str] = []
+        self._depth = 0  # Open brackets in an expression.
         self._raw = ""
         self._chunks: list[str] = []
         self.is_string = False
+        self.unread = ""
+        """Text after the value that was read with it."""
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Continue reading at `pos`, and return the new position and the status.
-
-        The status is MORE, END after the value, or INVALID at a character that is not
-        allowed.
+        """Continue reading at `pos`, and return the new position and the status: MORE,
+        or END after the value.
         """
         status = ReadStatus.MORE
         while pos < len(text) and status is ReadStatus.MORE:
@@ -149,13 +179,40 @@ class PythonicValueReader:
         else:
             self._chunks.extend(self._word)
 
+    def close(self) -> None:
+        """End the value, although it is incomplete."""
+        if self._state is PythonicValueReader._parse_string_marker:
+            self._begin_word()
+            self._word.append(self._held)
+        if self._state is PythonicValueReader._parse_marked_string:
+            self._append_text(self._scanner.flush())
+        if self._state in (
+            PythonicValueReader._parse_word,
+            PythonicValueReader._parse_expression,
+        ) or (self._word and self._state in _DECIDING_STATES):
+            self._end_word(0)
+        elif self._state in (*_STRING_STATES, *_DECIDING_STATES):
+            self._append_text(self._decoder.flush())
+            self._end_string(0)
+        elif self._state is PythonicValueReader._parse_start and not self._brackets:
+            self._append_null()
+        # Every state has closed the innermost bracket after two closers.
+        for _ in range(2 * len(self._brackets)):
+            if self._brackets:
+                self._state(self, self._brackets[-1].closer, 0)
+
     def _parse_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         char = text[pos]
-        if char.isspace():
+        if char.isspace() or char in ":=":
             return pos + 1, ReadStatus.MORE
-        if self._brackets and char == self._brackets[-1].closer:
-            self._brackets[-1].undecided = None
-            return self._close_bracket(pos)
+        awaits_value = not self._brackets or (
+            self._brackets[-1].json_closer == "}" and not self._in_key
+        )
+        if char in ",)]}":
+            if awaits_value:
+                self._append_null()
+                return self._end_value(pos)
+            return (pos + 1, ReadStatus.MORE) if char == "," else self._handle_closer(char, pos)
         if self._needs_comma:
             self._chunks.append(", ")
             self._needs_comma = False
@@ -164,21 +221,28 @@ class PythonicValueReader:
             self._state = PythonicValueReader._parse_string
             return pos + 1, ReadStatus.MORE
         if self._string_marker and char == self._string_marker[0]:
+            self._held = ""
             self._prefix_matcher = PrefixMatcher((self._string_marker,))
             self._state = PythonicValueReader._parse_string_marker
-        elif char in _CLOSERS and not self._in_key:
+        elif char in CLOSERS and not self._in_key:
             self._chunks.append(_OPENERS[char])
             self._in_key = char == "{"
             # Formats with a string marker have no sets, so an object streams at once.
             is_undecided = char == "(" or (self._in_key and not self._string_marker)
             undecided = len(self._chunks) - 1 if is_undecided else None
-            self._brackets.append(_Bracket(_CLOSERS[char], "}" if self._in_key else "]", undecided))
+            self._brackets.append(_Bracket(CLOSERS[char], "}" if self._in_key else "]", undecided))
             return pos + 1, ReadStatus.MORE
         else:
-            self._word.clear()
-            self.is_string = self._words_are_text and not self._brackets
-            self._state = PythonicValueReader._parse_word
+            self._begin_word()
         return pos, ReadStatus.MORE
+
+    def _append_null(self) -> None:
+        self._chunks.append("null")
+
+    def _begin_word(self) -> None:
+        self._word.clear()
+        self.is_string = self._words_are_text and not self._brackets
+        self._state = PythonicValueReader._parse_word
 
     def _begin_string(self, quote: str) -> None:
         self._quote = quote
@@ -210,13 +274,12 @@ class PythonicValueReader:
         )
         if self._escaped:
             return special.end(), ReadStatus.MORE
-        is_triple = len(self._quote) == 3
-        self._quote_count = 1
-        self._state = (
-            PythonicValueReader._parse_end_quotes
-            if is_triple
-            else PythonicValueReader._parse_after_quote
-        )
+        if len(self._quote) == 3:
+            self._quote_count = 1
+            self._state = PythonicValueReader._parse_end_quotes
+        else:
+            self._held = self._quote
+            self._state = PythonicValueReader._parse_after_quote
         return special.end(), ReadStatus.MORE
 
     def _parse_end_quotes(self, text: str, pos: int) -> tuple[int, ReadStatus]:
@@ -235,21 +298,128 @@ class PythonicValueReader:
         """Decide whether a quote ended the string. If no value can end here, the model
         forgot to escape the quote.
         """
-        if text[pos].isspace():
-            self._space += text[pos]
-            return pos + 1, ReadStatus.MORE
-        space = self._space
-        self._space = ""
-        if text[pos] == self._quote and self._is_empty_string and not space:
+        char = text[pos]
+        is_triple = char == self._quote and self._is_empty_string and len(self._held) == 1
+        if is_triple:
             self._quote *= 3
             self._state = PythonicValueReader._parse_string
+        elif char in self._string_syntax.mark_starts:
+            self._expect_mark()
+        elif char == "," and self._is_argument_value:
+            self._state = PythonicValueReader._parse_after_comma
+        elif char.isspace() or (char in self._closers and not self._brackets):
+            self._held += char
+            if not char.isspace():
+                self._state = PythonicValueReader._parse_after_closer
             return pos + 1, ReadStatus.MORE
-        if text[pos] not in _AFTER_STRING:
-            self._append_text(self._decoder.decode(self._quote + space))
-            self._state = PythonicValueReader._parse_string
+        elif char == "," or char in self._open_closers or (self._in_key and char in ":="):
+            self._append_text(self._decoder.flush())
+            return self._end_string(pos)
+        else:
+            self._resume_string()
+        return pos + is_triple, ReadStatus.MORE
+
+    def _parse_after_closer(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        """Decide whether a bracket after a quote closes the call, or both are text: the
+        end of the list or of the calls, or another call, must follow.
+        """
+        char = text[pos]
+        if char.isspace():
+            self._held += char
+            return pos + 1, ReadStatus.MORE
+        after = self._held.partition(self._quote or '"')[2]
+        closer = after.strip()
+        is_end = (
+            char in ",;]"
+            or char in self._string_syntax.mark_starts
+            or "\n" in after.partition(closer)[2]
+            or (len(self._closers) > 1 and char in self._closers)
+        )
+        if not is_end:
+            self._resume_string()
             return pos, ReadStatus.MORE
+        self.unread = closer
         self._append_text(self._decoder.flush())
         return self._end_string(pos)
+
+    @property
+    def _is_argument_value(self) -> bool:
+        """Whether a name must follow the comma after this value."""
+        return not self._brackets or (self._brackets[-1].json_closer == "}" and not self._in_key)
+
+    @property
+    def _open_closers(self) -> set[str]:
+        return {*(bracket.closer for bracket in self._brackets), *self._closers}
+
+    def _resume_string(self) -> None:
+        """Continue the string with the text that was held back."""
+        if self._quote:
+            self._append_text(self._decoder.decode(self._held))
+            self._state = PythonicValueReader._parse_string
+        else:
+            self._append_text(self._held)
+            self._expect_string_marker()
+
+    def _parse_after_comma(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        """Decide whether a comma ended the value: the name of the next argument, or
+        nothing, must follow.
+        """
+        start = pos + (not self._held.endswith(",") and "," not in self._held)
+        names = _NAME_CHARS.match(text, start)
+        end = start if names is None else names.end()
+        self._held += text[pos:end]
+        if end == len(text):
+            return end, ReadStatus.MORE
+        before, _, after = self._held.rpartition(",")
+        name = after.split()
+        is_next = (
+            len(name) == 1 and text[end] in ":="
+            if name
+            else text[end] in ",\"'" or text[end] in self._string_syntax.mark_starts
+        ) or (not name and text[end] in self._open_closers)
+        if not is_next and self._word:
+            self._word.append(self._held)
+            self._state = PythonicValueReader._parse_word
+        elif not is_next:
+            self._resume_string()
+        else:
+            self.unread = "," + after
+            self._held = before
+            if self._word:
+                return self._end_word(end)
+            self._append_text(self._decoder.flush())
+            return self._end_string(end)
+        return end, ReadStatus.MORE
+
+    def _expect_mark(self) -> None:
+        self._prefix_matcher = PrefixMatcher(self._string_syntax.marks)
+        self._state = PythonicValueReader._parse_mark
+
+    def _parse_mark(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        """Read a marker after a value. The end of the call ends the value; a string
+        marker is text.
+        """
+        start = pos
+        pos, result = self._prefix_matcher.read(text, pos)
+        self._held += text[start:pos]
+        if result is PrefixResult.INCOMPLETE:
+            return pos, ReadStatus.MORE
+        marker = self._prefix_matcher.marker if result is PrefixResult.MATCHED else ""
+        if marker and marker != self._string_marker:
+            self._held = self._held.removesuffix(marker)
+            self.unread = marker
+            return self._end_word(pos) if self._word else self._end_string(pos)
+        if self._word:
+            self._word.append(self._held)
+            self._held = ""
+            self._state = PythonicValueReader._parse_word
+        elif marker and not self._quote:
+            self._append_text(self._held.removesuffix(marker))
+            self._held = '"'
+            self._state = PythonicValueReader._parse_after_quote
+        else:
+            self._resume_string()
+        return pos, ReadStatus.MORE
 
     def _end_string(self, pos: int) -> tuple[int, ReadStatus]:
         if not self.is_string:
@@ -257,17 +427,30 @@ class PythonicValueReader:
         return self._end_value(pos)
 
     def _parse_string_marker(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        start = pos
         pos, result = self._prefix_matcher.read(text, pos)
-        if result is PrefixResult.MATCHED and self._string_marker_patterns is not None:
+        self._held += text[start:pos]
+        if result is PrefixResult.MATCHED:
             self._begin_string("")
-            self._scanner = MarkerScanner(self._string_marker_patterns)
-            self._state = PythonicValueReader._parse_marked_string
-        return pos, ReadStatus.INVALID if result is PrefixResult.NO_MATCH else ReadStatus.MORE
+            self._expect_string_marker()
+        elif result is PrefixResult.NO_MATCH:
+            self._begin_word()
+            self._word.append(self._held)
+        return pos, ReadStatus.MORE
+
+    def _expect_string_marker(self) -> None:
+        assert self._string_marker_patterns is not None
+        self._scanner = MarkerScanner(self._string_marker_patterns)
+        self._state = PythonicValueReader._parse_marked_string
 
     def _parse_marked_string(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         pos, chunk = self._scanner.read(text, pos)
         self._append_text(chunk)
-        return self._end_string(pos) if self._scanner.marker else (pos, ReadStatus.MORE)
+        if self._scanner.marker:
+            # Where the string cannot end, models write the marker for a quote.
+            self._held = '"'
+            self._state = PythonicValueReader._parse_after_quote
+        return pos, ReadStatus.MORE
 
     def _parse_word(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         """Read a number, a constant, or an unquoted string."""
@@ -277,52 +460,97 @@ class PythonicValueReader:
         self._word.append(text[pos:end])
         if terminator is None:
             return end, ReadStatus.MORE
-        raw = "".join(self._word)
-        value = raw.strip() if self.is_string else self._convert_word(raw.strip())
-        if value is None:
-            return end, ReadStatus.INVALID
-        self._word.clear()
-        self._raw = raw.strip()
-        self._chunks.append(value)
-        return self._end_value(end)
+        char = text[end]
+        self._held = ""
+        is_end = self._in_key or char == "," or char in self._open_closers
+        if char in self._string_syntax.mark_starts:
+            self._expect_mark()
+        elif self._string_marker and char == "," and self._is_argument_value:
+            self._state = PythonicValueReader._parse_after_comma
+        elif is_end or (
+            not self._string_marker and _convert_literal("".join(self._word)) is not None
+        ):
+            return self._end_word(end)
+        elif self._string_marker:
+            self._word.append(char)
+            end += 1
+        else:
+            self._depth = 0
+            self._state = PythonicValueReader._parse_expression
+        return end, ReadStatus.MORE
 
-    def _convert_word(self, word: str) -> str | None:
-        """Convert an unquoted word to JSON; return None if it is not valid."""
-        if self._in_key:
-            return encode(word) if word else None
-        if word in _CONSTANTS:
-            return _CONSTANTS[word]
-        number = _convert_json_scalar(word)
-        if number is not None:
-            return number
-        return encode(word) if self._string_marker and word else None
+    def _parse_expression(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        """Read what is no literal up to the comma or bracket after it."""
+        char = text[pos]
+        if self._depth == 0 and (char == "," or char in self._open_closers):
+            return self._end_word(pos)
+        self._depth += (char in "([{") - (char in ")]}" and self._depth > 0)
+        self._word.append(char)
+        return pos + 1, ReadStatus.MORE
+
+    def _end_word(self, pos: int) -> tuple[int, ReadStatus]:
+        raw = "".join(self._word).strip()
+        self._word.clear()
+        if not self._in_key:
+            raw = self._split_next_argument(raw)
+        if self._string_marker:
+            raw = raw.removeprefix(self._string_marker).removesuffix(self._string_marker).strip()
+        self._raw = raw
+        if self.is_string:
+            self._chunks.append(raw)
+        elif self._in_key:
+            self._chunks.append(encode(raw))
+        else:
+            self._chunks.append(_convert_literal(raw) or encode(raw))
+        return self._end_value(pos)
+
+    def _split_next_argument(self, raw: str) -> str:
+        """Cut off the next argument where the comma before it is missing."""
+        if not self._brackets:
+            for found in _NEXT_NAME.finditer(raw):
+                if found[1] in self._names:
+                    self.unread = raw[found.start(1) :] + self.unread
+                    return raw[: found.start()]
+        return raw
 
     def _end_value(self, pos: int) -> tuple[int, ReadStatus]:
+        self._held = ""
         if self._in_key:
             self._state = PythonicValueReader._parse_colon
-            return pos, ReadStatus.MORE
-        self._state = PythonicValueReader._parse_separator
-        return pos, ReadStatus.MORE if self._brackets else ReadStatus.END
+        else:
+            self._state = PythonicValueReader._parse_separator
+            if not self._brackets:
+                return pos, ReadStatus.END
+        unread = self.unread
+        self.unread = ""
+        status = ReadStatus.MORE
+        at = 0
+        while at < len(unread) and status is ReadStatus.MORE:
+            at, status = self._state(self, unread, at)
+        self.unread = unread[at:] if status is ReadStatus.END else ""
+        return pos, status
 
     def _parse_colon(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        if text[pos].isspace():
-            return pos + 1, ReadStatus.MORE
         bracket = self._brackets[-1]
         # A `{` with values and no colon is a Python set, which becomes a JSON array.
         if text[pos] in ",}" and bracket.undecided is not None:
             self._in_key = False
             if self._raw:
-                word = self._convert_word(self._raw)
-                if word is None:
-                    return pos, ReadStatus.INVALID
-                self._chunks[bracket.undecided + 1 :] = [word]
+                self._chunks[bracket.undecided + 1 :] = [
+                    _convert_literal(self._raw) or encode(self._raw)
+                ]
             self._chunks[bracket.undecided] = "["
             bracket.json_closer = "]"
             bracket.undecided = None
             self._state = PythonicValueReader._parse_separator
             return pos, ReadStatus.MORE
-        if text[pos] != ":":
-            return pos, ReadStatus.INVALID
+        if text[pos] in ",}":
+            self._chunks.append(": null")
+            self._in_key = False
+            self._state = PythonicValueReader._parse_separator
+            return pos, ReadStatus.MORE
+        if text[pos] not in ":=":
+            return pos + 1, ReadStatus.MORE
         bracket.undecided = None
         self._chunks.append(": ")
         self._in_key = False
@@ -333,25 +561,57 @@ class PythonicValueReader:
         """Read a comma or a closing bracket."""
         char = text[pos]
         bracket = self._brackets[-1]
-        if char.isspace():
+        if char in ")]}":
+            return self._handle_closer(char, pos)
+        is_next = char in _VALUE_STARTS or char in self._string_syntax.mark_starts
+        if char != "," and not is_next:
             return pos + 1, ReadStatus.MORE
-        if char == bracket.closer:
-            if bracket.undecided is not None:
-                # Parentheses around one value are no tuple.
-                self._chunks[bracket.undecided] = bracket.json_closer = ""
-            return self._close_bracket(pos)
-        if char != ",":
-            return pos, ReadStatus.INVALID
         bracket.undecided = None
         self._needs_comma = True
         self._state = PythonicValueReader._parse_start
         self._in_key = bracket.json_closer == "}"
+        return pos + (char == ","), ReadStatus.MORE
+
+    def _handle_closer(self, char: str, pos: int) -> tuple[int, ReadStatus]:
+        """Close the innermost bracket that this one closes, with those in it."""
+        while self._brackets and char in self._open_closers:
+            bracket = self._brackets[-1]
+            if (
+                bracket.undecided is not None
+                and bracket.closer == ")"
+                and not self._is_empty(bracket)
+            ):
+                # Parentheses around one value are no tuple.
+                self._chunks[bracket.undecided] = bracket.json_closer = ""
+            self._chunks.append(self._brackets.pop().json_closer)
+            self._needs_comma = self._in_key = False
+            if bracket.closer == char:
+                return self._end_value(pos + 1)
+        if not self._brackets:
+            return self._end_value(pos)
         return pos + 1, ReadStatus.MORE
 
-    def _close_bracket(self, pos: int) -> tuple[int, ReadStatus]:
-        self._chunks.append(self._brackets.pop().json_closer)
-        self._needs_comma = self._in_key = False
-        return self._end_value(pos + 1)
+    def _is_empty(self, bracket: _Bracket) -> bool:
+        return bracket.undecided == len(self._chunks) - 1
+
+
+# The states in a string, and those in which text may still belong to the value.
+_STRING_STATES = (
+    PythonicValueReader._parse_string,
+    PythonicValueReader._parse_after_quote,
+    PythonicValueReader._parse_end_quotes,
+    PythonicValueReader._parse_marked_string,
+)
+_DECIDING_STATES = (
+    PythonicValueReader._parse_after_comma,
+    PythonicValueReader._parse_after_closer,
+    PythonicValueReader._parse_mark,
+)
+
+
+def _convert_literal(word: str) -> str | None:
+    """Convert a constant or number to JSON; return None for any other word."""
+    return _CONSTANTS.get(word) or _convert_json_scalar(word)
 
 
 def _convert_json_scalar(word: str) -> str | None:

@@ -55,9 +55,10 @@ class TextParser(ABC):
                 self._choice = event.choice
                 self._interrupt()
                 self._events.append(self._attach_pending_tokens(event))
-            case ChoiceFinished(choice, reason, _, tokens):
+            case ChoiceFinished(choice, reason, stop, tokens):
                 self._choice = choice
-                self._finish(reason)
+                # A stop string cuts the text off, as a limit does.
+                self._finish(FinishReason.LENGTH if isinstance(stop, str) else reason)
                 pending = self._take_pending_tokens()
                 self._events.append(
                     msgspec.structs.replace(event, tokens=(*pending, *tokens)) if pending else event

@@ -292,7 +292,7 @@ class RegionParser(CallParser):
             self._feed_region(self._buffer.start + len(self._buffer))
             self._sink.end(reason)
         elif self._call.has_begun:
-            self._end_call()
+            self._end_call(reason)
         else:
             self._emit_buffered(TextDelta, len(self._buffer))
 
