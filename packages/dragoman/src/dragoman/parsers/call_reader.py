@@ -60,6 +60,13 @@ class CallReader(Protocol):
         """Whether the reader expects, and handles, a delimiter at this position."""
         ...
 
+    @property
+    def resuming_markers(self) -> tuple[str, ...]:
+        """The texts that continue the call after its own end, which was then none; ()
+        if it cannot continue. Until `finish` its arguments are open.
+        """
+        ...
+
     def take_arguments(self) -> str:
         """Return the arguments' text that is new since the previous `take_arguments`."""
         ...

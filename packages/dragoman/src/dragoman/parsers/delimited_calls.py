@@ -245,6 +245,7 @@ class DelimitedCallParser(CallParser):
         self._follows_call = (
             False  # A call came last, so white space and delimiters after it are not text.
         )
+        self._is_open = False  # That call has ended, but may continue.
         self._marker_length = 0  # Characters of the buffer that are delimiters.
         self._search_state = 0
         if self._delimiters.leading:
@@ -272,15 +273,25 @@ class DelimitedCallParser(CallParser):
 
     def _expect_marker(self, *, in_section: bool) -> None:
         self._in_section = in_section
-        self._prefix_matcher = PrefixMatcher(
-            self._delimiters.inner_markers if in_section else self._delimiters.call_openers
-        )
+        delimiters = self._delimiters
+        markers = delimiters.inner_markers if in_section else delimiters.call_openers
+        # After a call, models repeat its end.
+        repeated = delimiters.closers if self._follows_call else ()
+        resuming = self._call.resuming_markers if self._is_open else ()
+        self._prefix_matcher = PrefixMatcher(tuple(dict.fromkeys((*markers, *repeated, *resuming))))
         self._state = DelimitedCallParser._parse_marker
 
     def _parse_marker(self, text: str, pos: int) -> int:
         pos, result = self._prefix_matcher.read(text, pos)
         if result is PrefixResult.INCOMPLETE:
             return pos
+        if self._is_open:
+            if (
+                result is PrefixResult.MATCHED
+                and self._prefix_matcher.marker in self._call.resuming_markers
+            ):
+                return self._resume_call(text, pos)
+            self._close_call()
         # A closing delimiter may consist of several tokens: after a call it is
         # unambiguous.
         if result is PrefixResult.MATCHED and (
@@ -317,6 +328,27 @@ class DelimitedCallParser(CallParser):
             self._emit_buffered(TextDelta, self._marker_length)
         self._switch_to_text()
         return resume_pos
+
+    def _resume_call(self, text: str, pos: int) -> int:
+        """Continue the last call, as its end was none."""
+        self._drop(self._count_consumed(text, pos))
+        _, status = self._call.read(self._prefix_matcher.marker, 0)
+        if status is ReadStatus.MORE:
+            self._is_open = False
+            self._has_started = True
+            self._state = DelimitedCallParser._parse_call
+        else:
+            self._expect_marker(in_section=self._in_section)
+        return pos
+
+    def _close_call(self) -> None:
+        """End the last call, since no more of its arguments follow."""
+        if self._is_open:
+            self._is_open = False
+            self._has_started = True
+            self._call.finish(is_truncated=False)
+            self._stream_arguments(self._call, 0)
+            self._has_started = False
 
     def _handle_marker(self, marker: str, pos: int) -> int:
         """Handle a delimiter that has been read. Return the position after it."""
@@ -435,6 +467,7 @@ class DelimitedCallParser(CallParser):
         delimiters = self._delimiters
         if call.has_begun and (status is ReadStatus.CLOSE or call.is_complete):
             self._follows_call = True
+            self._is_open = bool(call.resuming_markers)
             self._marker_length = 0
             if call.end_marker:
                 self._handle_marker(call.end_marker, 0)
@@ -500,6 +533,7 @@ class DelimitedCallParser(CallParser):
         return start
 
     def _finish(self, reason: FinishReason | None) -> None:
+        self._close_call()
         buffered_length = len(self._buffer)
         # A model that stopped by itself may have meant a name alone as a call without
         # arguments. One cut off by the token limit did not, and may have been about to
@@ -526,6 +560,7 @@ class DelimitedCallParser(CallParser):
     def _interrupt(self) -> None:
         # Reasoning may come between two calls; the parser then still expects a
         # delimiter, so nothing is reset.
+        self._close_call()
         if self._buffer or self._state not in (
             DelimitedCallParser._parse_marker,
             DelimitedCallParser._parse_text,

@@ -22,6 +22,7 @@ class JsonCallReader:
     id: str | None = None
     end_marker = ""
     awaits_delimiter = False
+    resuming_markers: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -174,6 +175,7 @@ class ArgumentsReader:
 
     end_marker = ""
     awaits_delimiter = False
+    resuming_markers: tuple[str, ...] = ()
 
     def __init__(self, name: str, tool: Tool | None, id: str | None = None) -> None:
         self.name = name

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -49,6 +50,7 @@ from .tool_parameters import ToolParameters, read_enforceable_parameters, read_p
 _PYTHON_LITERALS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"boolean": ("True", "False"), "null": ("None",)}
 )
+_LAST_NAME = re.compile(r"[\w.\-]+$")
 _MAX_DEPTH = 4
 """Maximum nesting of lists and objects that are enforced in the family's own syntax;
 deeper ones are enforced as JSON.
@@ -226,6 +228,7 @@ class PythonicReader:
 
     id: str | None = None
     awaits_delimiter = False
+    resuming_markers: tuple[str, ...] = ()
 
     def __init__(self, compiled: CompiledPythonicSyntax, tools: Mapping[str, Tool]) -> None:
         self._compiled = compiled
@@ -343,7 +346,7 @@ class PythonicReader:
         pos, is_complete = self._name.read(text, pos)
         if not is_complete:
             return pos, ReadStatus.MORE
-        self._argument = self._name.name
+        self._argument = self._clean_name(self._name.name)
         if self._argument:
             self._state = PythonicReader._parse_value_start
             return pos, ReadStatus.MORE
@@ -351,6 +354,12 @@ class PythonicReader:
         self._state = PythonicReader._parse_argument_start
         is_read = text[pos] in ")]}\"'" or text[pos] in self._compiled.mark_starts
         return pos + (not is_read), ReadStatus.MORE
+
+    def _clean_name(self, written: str) -> str:
+        """Return the name without characters before it that do not belong to it."""
+        last = _LAST_NAME.search(written)
+        names = self._parameters.names
+        return last[0] if last and written not in names and last[0] in names else written
 
     def _parse_quoted_name(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         pos, chunk = self._name_scanner.read(text, pos)

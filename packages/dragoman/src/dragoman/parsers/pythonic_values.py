@@ -43,8 +43,11 @@ NO_MARKERS = AhoCorasick(["\0"])
 QUOTE_PATTERNS = MappingProxyType({quote: AhoCorasick([quote]) for quote in "\"'"})
 
 
-_NAME_CHARS = re.compile(r"[\w.\-\s]*")
+_NAME_END = re.compile(r"[:=,\"'()\[\]{}<]")
+_LAST_NAME = re.compile(r"([\w.\-]+)\s*$")
 _NEXT_NAME = re.compile(r"\s([\w.\-]+)\s*[:=]")
+_MAX_SKIPPED_CHARS = 64
+"""Maximum characters between a comma and the name of the next argument."""
 _VALUE_STARTS = frozenset("\"'([{-0123456789")
 
 
@@ -122,6 +125,8 @@ class PythonicValueReader:
         self._prefix_matcher = PrefixMatcher(())
         self._quote = ""
         self._held = ""  # Text that belongs to the value unless the value has ended.
+        self._comma = ""
+        self._after_comma = ""
         self._escaped = False
         self._is_empty_string = False
         self._quote_count = 0  # Quotes that may end a triple-quoted string.
@@ -306,7 +311,10 @@ class PythonicValueReader:
         elif char in self._string_syntax.mark_starts:
             self._expect_mark()
         elif char == "," and self._is_argument_value:
-            self._state = PythonicValueReader._parse_after_comma
+            self._expect_name(",")
+            return pos + 1, ReadStatus.MORE
+        elif self._held[-1].isspace() and self._names and (char.isalpha() or char == "_"):
+            self._expect_name("")
         elif char.isspace() or (char in self._closers and not self._brackets):
             self._held += char
             if not char.isspace():
@@ -318,6 +326,12 @@ class PythonicValueReader:
         else:
             self._resume_string()
         return pos + is_triple, ReadStatus.MORE
+
+    def _expect_name(self, comma: str) -> None:
+        """Expect the name of the next argument, after a comma or where one is missing."""
+        self._comma = comma
+        self._after_comma = ""
+        self._state = PythonicValueReader._parse_after_comma
 
     def _parse_after_closer(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         """Decide whether a bracket after a quote closes the call, or both are text: the
@@ -362,34 +376,52 @@ class PythonicValueReader:
 
     def _parse_after_comma(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         """Decide whether a comma ended the value: the name of the next argument, or
-        nothing, must follow.
+        nothing, must follow. Words before a declared name are skipped.
         """
-        start = pos + (not self._held.endswith(",") and "," not in self._held)
-        names = _NAME_CHARS.match(text, start)
-        end = start if names is None else names.end()
-        self._held += text[pos:end]
-        if end == len(text):
+        found = _NAME_END.search(text, pos)
+        end = len(text) if found is None else found.start()
+        self._after_comma += text[pos:end]
+        after = self._after_comma
+        is_long = len(after) > _MAX_SKIPPED_CHARS
+        if found is None and not is_long:
             return end, ReadStatus.MORE
-        before, _, after = self._held.rpartition(",")
-        name = after.split()
-        is_next = (
-            len(name) == 1 and text[end] in ":="
-            if name
-            else text[end] in ",\"'" or text[end] in self._string_syntax.mark_starts
-        ) or (not name and text[end] in self._open_closers)
-        if not is_next and self._word:
-            self._word.append(self._held)
-            self._state = PythonicValueReader._parse_word
-        elif not is_next:
-            self._resume_string()
+        char = text[end : end + 1]
+        if char == "," and self._comma and after.strip() and not self._word and not is_long:
+            self._after_comma += ","
+            return end + 1, ReadStatus.MORE
+        last = _LAST_NAME.search(after)
+        name = "" if last is None else last[1]
+        if char and char in ":=":
+            is_declared = name in self._names and not self._brackets
+            is_next = is_declared or bool(name and self._comma and after.strip() == name)
         else:
-            self.unread = "," + after
-            self._held = before
-            if self._word:
-                return self._end_word(end)
-            self._append_text(self._decoder.flush())
-            return self._end_string(end)
+            is_next = not after.strip() and (
+                char in ",\"'"
+                or char in self._string_syntax.mark_starts
+                or char in self._open_closers
+            )
+        if is_next:
+            self.unread = self._comma + name
+            return self._end_text(end)
+        self._held += self._comma + after
+        self._resume()
         return end, ReadStatus.MORE
+
+    def _end_text(self, pos: int) -> tuple[int, ReadStatus]:
+        """End the string or the word that may have ended."""
+        if self._word:
+            return self._end_word(pos)
+        self._append_text(self._decoder.flush())
+        return self._end_string(pos)
+
+    def _resume(self) -> None:
+        """Continue the string or the word with the text that was held back."""
+        if self._word:
+            self._word.append(self._held)
+            self._held = ""
+            self._state = PythonicValueReader._parse_word
+        else:
+            self._resume_string()
 
     def _expect_mark(self) -> None:
         self._prefix_matcher = PrefixMatcher(self._string_syntax.marks)
@@ -406,19 +438,14 @@ class PythonicValueReader:
             return pos, ReadStatus.MORE
         marker = self._prefix_matcher.marker if result is PrefixResult.MATCHED else ""
         if marker and marker != self._string_marker:
-            self._held = self._held.removesuffix(marker)
             self.unread = marker
-            return self._end_word(pos) if self._word else self._end_string(pos)
-        if self._word:
-            self._word.append(self._held)
-            self._held = ""
-            self._state = PythonicValueReader._parse_word
-        elif marker and not self._quote:
+            return self._end_text(pos)
+        if marker and not self._word and not self._quote:
             self._append_text(self._held.removesuffix(marker))
             self._held = '"'
             self._state = PythonicValueReader._parse_after_quote
         else:
-            self._resume_string()
+            self._resume()
         return pos, ReadStatus.MORE
 
     def _end_string(self, pos: int) -> tuple[int, ReadStatus]:
@@ -466,7 +493,8 @@ class PythonicValueReader:
         if char in self._string_syntax.mark_starts:
             self._expect_mark()
         elif self._string_marker and char == "," and self._is_argument_value:
-            self._state = PythonicValueReader._parse_after_comma
+            self._expect_name(",")
+            end += 1
         elif is_end or (
             not self._string_marker and _convert_literal("".join(self._word)) is not None
         ):

@@ -53,6 +53,7 @@ class XmlTagReader:
         self._output: list[str] = []
         self._skipped: list[str] = []
         self._skipped_length = 0
+        self._has_ended = False  # The end tag came last.
         self._keys: set[str] = set()
         self._quote = ""
         self._key = ""
@@ -156,12 +157,21 @@ class XmlTagReader:
         """Handle a tag between arguments: another argument begins, or the call ends."""
         if marker == self._patterns.key_mark:
             self._state = XmlTagReader._parse_key_quote
+            self._has_ended = False
             self._quote = ""
             self._chunks.clear()
             return ReadStatus.MORE
-        self.end_marker = "" if marker == self._syntax.end_tag else marker
-        self._close_call()
+        self._has_ended = marker == self._syntax.end_tag
+        if self._has_ended:
+            self._expect_tag()
+        else:
+            self.end_marker = marker
+            self._close_call()
         return ReadStatus.CLOSE
+
+    @property
+    def resuming_markers(self) -> tuple[str, ...]:
+        return (self._patterns.key_mark, self._syntax.end_tag) if self._has_ended else ()
 
     def _close_call(self) -> None:
         skipped = "".join(self._skipped).strip()
@@ -433,6 +443,7 @@ class XmlTagReader:
     def finish(self, *, is_truncated: bool) -> None:
         if self.is_complete:
             return
+        is_truncated = is_truncated and not self._has_ended
         if self._state is XmlTagReader._parse_head and not is_truncated:
             self._finish_head()
         elif self._state is XmlTagReader._parse_value_start:

@@ -1,0 +1,149 @@
+"""Calls of every family with a slip: a piece of text that a model inserts by mistake.
+
+A call is `get_weather` with three arguments, as in the transcripts in golden/, followed
+by a call of `note`. A slip stands at any position, or between two arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from dragoman.core.events import TextDelta, Token
+from dragoman.core.syntax import ToolFormat
+from dragoman.parsers.call_families import CALL_FAMILIES
+from dragoman.parsers.harmony import HARMONY_TOOL_NAMES
+from dragoman.parsers.pythonic_calls import PythonicSyntax
+from dragoman.parsers.xml_calls import XmlTagSyntax
+
+from .agreement.cases import find_marks, split_tokens
+from .goldens import TOOLS, golden
+from .parsing import Shape, context, fold, parse, shape, tool_format
+
+FAMILIES = (*(family.names[0] for family in CALL_FAMILIES), HARMONY_TOOL_NAMES[0])
+TAG_FAMILIES = tuple(
+    family.names[0] for family in CALL_FAMILIES if isinstance(family.syntax, XmlTagSyntax)
+)
+PYTHONIC_FAMILIES = tuple(
+    family.names[0] for family in CALL_FAMILIES if isinstance(family.syntax, PythonicSyntax)
+)
+ARGUMENTS = {"city": "Paris", "days": 3, "metric": True}
+STRAY_TAGS = (
+    "</parameter>",
+    "</function>",
+    "</invoke>",
+    "</arg_value>",
+    "</arg_key>",
+    "</param>",
+    "<br/>",
+    "<!-- next -->",
+)
+WORDS = (" ok?", "\nand then\n", "```", "\n\n\n", " \t", "é", "<", "</", "<|", "&amp;")
+PUNCTUATION = ('"', "'", "{", "}", "[", "]", "(", ")", ",", ":", "=", "\\", "null", '{"x": 1}')
+
+
+class Slip(Struct, frozen=True):
+    """A text with a slip.
+
+    family: the name of the family.
+    inserted: the slip.
+    at: where it was inserted.
+    raw: the whole text.
+    """
+
+    family: str
+    inserted: str
+    at: int
+    raw: str
+
+
+def read_transcript(family: str) -> tuple[str, str]:
+    """Return a transcript with the end of its prompt."""
+    case = golden(family)[0]
+    return case.raw, case.tail
+
+
+def list_slips(family: str) -> tuple[str, ...]:
+    """Return the texts to insert: those of all families, and the markers of this one."""
+    return (*STRAY_TAGS, *WORDS, *PUNCTUATION, *dict.fromkeys(tool_format(family).markers))
+
+
+def insert_anywhere(family: str) -> Iterator[Slip]:
+    raw, _ = read_transcript(family)
+    for inserted in list_slips(family):
+        for at in range(len(raw) + 1):
+            yield Slip(family, inserted, at, raw[:at] + inserted + raw[at:])
+
+
+def insert_between_arguments(family: str) -> Iterator[Slip]:
+    """Yield slips before the second and third argument, and behind the last one."""
+    raw, _ = read_transcript(family)
+    for at in find_gaps(family):
+        for inserted in (*STRAY_TAGS, *WORDS[:5], *list_own_ends(family)):
+            yield Slip(family, inserted, at, raw[:at] + inserted + raw[at:])
+
+
+def list_own_ends(family: str) -> tuple[str, ...]:
+    """Return the tags of this family that end a key or a value."""
+    syntax = next(one.syntax for one in CALL_FAMILIES if one.names[0] == family)
+    if not isinstance(syntax, XmlTagSyntax):
+        return ()
+    return tuple(filter(None, (syntax.value_end_tag, syntax.value_tag)))
+
+
+def find_gaps(family: str) -> list[int]:
+    """Return the positions between the arguments of the first call."""
+    raw, _ = read_transcript(family)
+    syntax = next(one.syntax for one in CALL_FAMILIES if one.names[0] == family)
+    if isinstance(syntax, XmlTagSyntax):
+        keys = [found.start() for found in re.finditer(re.escape(syntax.key_tag), raw)][1:3]
+        return [*keys, raw.index(syntax.end_tag)]
+    return [raw.index(name) for name in ("days", "metric")]
+
+
+def read_text(family: str, raw: str, cuts: Sequence[int] = ()) -> Shape:
+    """Parse a text without tokens, in deltas that end at these positions."""
+    ends = [*cuts, len(raw)]
+    pieces = [raw[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    deltas = [TextDelta(0, piece) for piece in pieces if piece]
+    return _read(family, tool_format(family), deltas)
+
+
+def read_tokens(family: str, raw: str) -> Shape:
+    """Parse a text with the tokens of a vocabulary that has the markers."""
+    marks = frozenset(find_marks())
+    deltas = [
+        TextDelta(0, piece, (Token(number, piece, special=piece in marks),))
+        for number, piece in enumerate(split_tokens(raw))
+    ]
+    return _read(family, tool_format(family, tuple(marks)), deltas)
+
+
+def _read(family: str, found: ToolFormat, deltas: list[TextDelta]) -> Shape:
+    _, tail = read_transcript(family)
+    return shape(fold(parse(found.create_parser(context(*TOOLS, tail=tail)), deltas)))
+
+
+def choose_cuts(slip: Slip) -> list[int]:
+    """Return up to four positions at which the text is cut; the same for each run."""
+    chooser = random.Random(f"{slip.family} {slip.inserted} {slip.at}")
+    size = len(slip.raw)
+    return sorted({chooser.randint(max(slip.at - 8, 0), size) for _ in range(4)})
+
+
+def is_json_object(arguments: str) -> bool:
+    try:
+        return isinstance(json.loads(arguments), dict)
+    except ValueError:
+        return False
+
+
+def sample(slips: Iterator[Slip], stride: int) -> list[Slip]:
+    """Return every slip of this stride, in an order that mixes texts and positions."""
+    every = list(slips)
+    random.Random(len(every)).shuffle(every)
+    return every[::stride]
