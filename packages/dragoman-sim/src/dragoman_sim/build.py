@@ -16,8 +16,8 @@ from dragoman.engines.script import load_script
 from dragoman.launch.hub_models import fetch_tokenizer
 from dragoman.launch.model_builder import build_token_backend
 from dragoman.launch.model_metadata import (
+    find_eos_ids,
     load_chat_template,
-    load_eos_ids,
     resolve_formats,
     resolve_served_names,
 )
@@ -138,12 +138,10 @@ def _load_tokenizer(path: Path) -> tuple[HfTokenizer, frozenset[int]]:
     """Load a tokenizer and its end-of-sequence tokens from a model's directory or a
     `tokenizer.json`.
     """
-    if path.is_dir() and any(
-        (path / file).exists() for file in ("generation_config.json", "config.json")
-    ):
-        return load_tokenizer(path), load_eos_ids(path)
     tokenizer = load_tokenizer(path) if path.is_dir() else HfTokenizer(path.read_bytes())
-    eos = frozenset(id for name, id in tokenizer.special_tokens.items() if name in _EOS_NAMES)
+    eos = find_eos_ids(path if path.is_dir() else path.parent, tokenizer) or frozenset(
+        id for name, id in tokenizer.special_tokens.items() if name in _EOS_NAMES
+    )
     if not eos:
         raise ValueError(
             f"{path} does not define an end-of-sequence token; add a generation_config.json next "

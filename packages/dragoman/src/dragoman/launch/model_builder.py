@@ -175,7 +175,7 @@ def build_token_model(
         engine,
         tokenizer,
         template,
-        load_eos_ids(directory),
+        load_eos_ids(directory, tokenizer),
         embedder=embedder,
         cache=cache,
         vision=vision,

@@ -8,7 +8,7 @@ import msgspec
 
 from ..core.syntax import ReasoningFormat, ToolFormat
 from ..parsers import registry, response_template
-from ..prompts.chat_template import ChatTemplate
+from ..prompts.chat_template import ChatTemplate, decode_tokenizer_config
 from ..prompts.hf_tokenizer import HfTokenizer
 from ..prompts.template_loader import load_template
 from ..settings import GenerationConfig, Settings
@@ -30,23 +30,66 @@ def resolve_served_names(settings: Settings, name: str) -> tuple[str, tuple[str,
 
 
 class _EosConfig(msgspec.Struct):
-    eos_token_id: int | list[int] | None = None
-
-
-def load_eos_ids(directory: Path) -> frozenset[int]:
-    """Load the end-of-sequence ids: generation_config.json takes precedence over
-    config.json, as in transformers.
+    """A configuration with end-of-sequence ids, and those of multimodal models that
+    nest the one of their language model.
     """
+
+    eos_token_id: int | list[int | None] | None = None
+    text_config: _EosConfig | None = None
+    llm_config: _EosConfig | None = None
+    language_config: _EosConfig | None = None
+    thinker_config: _EosConfig | None = None
+
+    def list_ids(self) -> set[int]:
+        ids = self.eos_token_id
+        found = {id for id in (ids if isinstance(ids, list) else [ids]) if id is not None}
+        for nested in (
+            self.text_config,
+            self.llm_config,
+            self.language_config,
+            self.thinker_config,
+        ):
+            if nested is not None:
+                found |= nested.list_ids()
+        return found
+
+
+def load_eos_ids(directory: Path, tokenizer: HfTokenizer) -> frozenset[int]:
+    """Load the end-of-sequence ids: those of generation_config.json, of config.json and
+    of the tokenizer together, as in vLLM. Fine-tuned models often list only the base
+    model's id in one of these files, and end their turns with that of another.
+
+    Raises:
+        ValueError: a file is invalid, or none of them has an id.
+    """
+    ids = find_eos_ids(directory, tokenizer)
+    if not ids:
+        raise ValueError(
+            f"{directory} has no eos_token_id in generation_config.json or config.json, and no "
+            "eos_token in tokenizer_config.json that the tokenizer knows"
+        )
+    return ids
+
+
+def find_eos_ids(directory: Path, tokenizer: HfTokenizer) -> frozenset[int]:
+    """Return the ids that `load_eos_ids` loads; empty if there are none."""
+    ids: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         file = directory / name
-        ids = (
-            msgspec.json.decode(file.read_bytes(), type=_EosConfig).eos_token_id
-            if file.exists()
-            else None
-        )
-        if ids is not None:
-            return frozenset([ids] if isinstance(ids, int) else ids)
-    raise ValueError(f"{directory} has no eos_token_id in generation_config.json or config.json")
+        if not file.is_file():
+            continue
+        try:
+            ids |= msgspec.json.decode(file.read_bytes(), type=_EosConfig).list_ids()
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"{file}: {error}") from error
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        file = directory / name
+        if file.is_file():
+            special = decode_tokenizer_config(file.read_bytes()).list_special_tokens()
+            id = tokenizer.special_tokens.get(special.get("eos_token", ""))
+            ids |= set() if id is None else {id}
+    # Some configurations say -1 for none.
+    return frozenset(id for id in ids if id >= 0)
 
 
 def load_generation_config(directory: Path) -> GenerationConfig:
