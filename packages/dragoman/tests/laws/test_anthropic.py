@@ -55,7 +55,6 @@ def sign_reasoning(thought: str) -> str:
 one_answer = cases(Kinds(max_choices=1, custom=False)).filter(is_consistent)
 views = st.builds(
     MessagesRenderOptions,
-    max_tokens=st.sampled_from((None, 0, 5)),
     omit_thinking=st.booleans(),
     sign=st.sampled_from((no_signature, sign_reasoning)),
     reports_edits=st.booleans(),
@@ -77,6 +76,7 @@ ends = st.sampled_from(
         ChoiceFinished(0, FinishReason.STOP),
         ChoiceFinished(0, FinishReason.STOP, "END"),
         ChoiceFinished(0, FinishReason.LENGTH),
+        ChoiceFinished(0, FinishReason.CONTEXT_LENGTH),
         ChoiceFinished(0, FinishReason.ABORT),
     )
 )

@@ -202,6 +202,8 @@ class EngineStats:
 _REASON_LABELS: dict[FinishReason | None, str] = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
+    # vLLM has one label for both limits.
+    FinishReason.CONTEXT_LENGTH: "length",
     FinishReason.ABORT: "abort",
     FinishReason.CONTENT_FILTER: "content_filter",
     None: "error",

@@ -96,6 +96,9 @@ class FinishReason(StrEnum):
 
     STOP = "stop"
     LENGTH = "length"
+    """The answer has as many tokens as the request or the server's default allows."""
+    CONTEXT_LENGTH = "context_length"
+    """The model's context is full, before the request's limit is reached."""
     CONTENT_FILTER = "content_filter"
     ABORT = "abort"
     """Ended by an administrator's abort or by shutdown; the answer is incomplete."""

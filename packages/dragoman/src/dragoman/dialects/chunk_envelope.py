@@ -162,9 +162,11 @@ _FINISH_REASONS = {reason: b'"%s"' % reason.value.encode() for reason in FinishR
 def render_finish_reason(reason: FinishReason, profile: Profile) -> bytes:
     """Render the finish reason of a choice without tool calls.
 
-    OpenAI has none for an aborted answer, which is reported as `length`: `stop` would
-    mark it as complete.
+    A full context is `length`, as in OpenAI's API and vLLM. OpenAI has none for an
+    aborted answer, which is reported as `length`: `stop` would mark it as complete.
     """
-    if reason is FinishReason.ABORT and profile is Profile.OPENAI:
+    if reason is FinishReason.CONTEXT_LENGTH or (
+        reason is FinishReason.ABORT and profile is Profile.OPENAI
+    ):
         return b'"length"'
     return _FINISH_REASONS[reason]

@@ -14,7 +14,7 @@ from ..core.encoder_requests import (
 )
 from ..core.engine import Engine
 from ..core.errors import ContextTooLong, Unsupported
-from ..core.events import AppliedEdit
+from ..core.events import AppliedEdit, FinishReason
 from ..core.matcher import Matcher
 from ..core.request import (
     AnyJsonObject,
@@ -59,6 +59,8 @@ class TokenJob(msgspec.Struct, frozen=True):
     all with the same prompt.
 
     generates_nothing: max_tokens is 0.
+    limit_reason: the reason of an answer that reaches its token limit: whether the
+        request or the context has set that limit.
     visible_control_ids: control tokens whose text the parsers need.
     applied_edits: as in `Started`.
     """
@@ -72,6 +74,7 @@ class TokenJob(msgspec.Struct, frozen=True):
     requests: tuple[TokenRequest, ...]
     returns_prompt: bool
     generates_nothing: bool
+    limit_reason: FinishReason
     visible_control_ids: frozenset[int]
     skips_special: bool
     choice_pipelines: tuple[ChoicePipeline, ...]
@@ -261,7 +264,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             self.warnings.append(
                 "stop is ignored: it would truncate the JSON of the response format"
             )
-        max_tokens = self._limit_max_tokens(len(encoded.ids))
+        max_tokens, limit_reason = self._limit_max_tokens(len(encoded.ids))
         tools = find_callable_tools(request)
         grammar: CompiledGrammar | None = None
         if (
@@ -298,15 +301,16 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             requests=requests,
             returns_prompt=request.return_prompt or request.prompt_logprobs is not None,
             generates_nothing=max_tokens == 0,
+            limit_reason=limit_reason,
             visible_control_ids=self.model.marker_ids,
             skips_special=not request.special_tokens_in_text,
             choice_pipelines=tuple(choice_pipelines),
             applied_edits=encoded.applied_edits,
         )
 
-    def _limit_max_tokens(self, prompt: int) -> int:
-        """Return the maximum number of tokens to generate. Raises ContextTooLong if not
-        even one fits.
+    def _limit_max_tokens(self, prompt: int) -> tuple[int, FinishReason]:
+        """Return the maximum number of tokens to generate, and the reason of an answer
+        that has so many. Raises ContextTooLong if not even one fits.
 
         prompt: number of tokens of the prompt.
         """
@@ -315,15 +319,15 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         available = limit - prompt
         if available < (0 if requested == 0 else 1):
             raise ContextTooLong(limit=limit, prompt=prompt, param=find_prompt_param(self.request))
-        if requested is None:
-            default = self.model.max_new_tokens
-            return available if default is None else min(available, default)
-        if requested > available:
+        allowed = self.model.max_new_tokens if requested is None else requested
+        if allowed is not None and allowed <= available:
+            return allowed, FinishReason.LENGTH
+        if requested is not None:
             self.warnings.append(
                 f"max_tokens is reduced from {requested} to {available}: the context has {limit} "
                 f"tokens"
             )
-        return min(requested, available)
+        return available, FinishReason.CONTEXT_LENGTH
 
     def _build_requests(
         self, encoded: EncodedPrompt, max_tokens: int, grammar: CompiledGrammar | None

@@ -76,6 +76,7 @@ class TokenRun:
         "_generates_nothing",
         "_has_started",
         "_job",
+        "_limit_reason",
         "_n_unfinished",
         "_observers",
         "_pending_outputs",
@@ -102,6 +103,7 @@ class TokenRun:
         self._ticket = job.queue_ticket
         self._queued_request: QueuedRequest | None = None
         self._generates_nothing = job.generates_nothing
+        self._limit_reason = job.limit_reason
         self._prompt_tokens = len(job.prompt)
         self._queue: OutputQueue[TokenOutput] = OutputQueue()
         self._choices = tuple([_Choice(job, number) for number in range(len(job.requests))])
@@ -352,6 +354,9 @@ class TokenRun:
         if reason is FinishReason.STOP and (choice.was_closed or ended.was_closed):
             reason = FinishReason.LENGTH
             stop = None
+        # Engines know one limit, which the pipeline has computed from two.
+        if reason is FinishReason.LENGTH:
+            reason = self._limit_reason
         return self._finish_choice(choice, reason, stop, ended.kv_transfer_params)
 
     def _finish_choice(

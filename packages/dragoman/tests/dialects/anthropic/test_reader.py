@@ -251,16 +251,18 @@ def test_system_message_overrides_effort():
     assert [message.role for message in prompt.messages] == [Role.USER]
 
 
+@pytest.mark.parametrize("max_tokens", [2, 3, -1])
 @pytest.mark.parametrize(
-    ("max_tokens", "expected"),
+    ("reason", "expected"),
     [
-        (2, "max_tokens"),
-        (3, "model_context_window_exceeded"),
-        (-1, "model_context_window_exceeded"),
+        (FinishReason.LENGTH, "max_tokens"),
+        (FinishReason.CONTEXT_LENGTH, "model_context_window_exceeded"),
     ],
 )
-def test_stop_reason_depends_on_requested_max_tokens(max_tokens: int, expected: str):
-    ended = (ChoiceFinished(0, FinishReason.LENGTH), Finished(Usage(1, 2)))
+def test_stop_reason_does_not_depend_on_token_counts(
+    max_tokens: int, reason: FinishReason, expected: str
+):
+    ended = (ChoiceFinished(0, reason), Finished(Usage(1, 2)))
     assert f'"stop_reason":"{expected}"' in render(
         messages(max_tokens=max_tokens), Started(1), *ended
     )

@@ -250,6 +250,7 @@ def test_logprobs_are_rendered_as_triples():
         (FinishReason.STOP, "END", {"type": "stop", "matched": "END"}),
         (FinishReason.STOP, 9, {"type": "stop", "matched": 9}),
         (FinishReason.LENGTH, None, {"type": "length", "length": 1}),
+        (FinishReason.CONTEXT_LENGTH, None, {"type": "length", "length": 1}),
         (
             FinishReason.ABORT,
             None,

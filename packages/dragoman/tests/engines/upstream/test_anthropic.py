@@ -482,7 +482,7 @@ def test_read_truncated_tool_use_has_no_arguments() -> None:
         ("tool_use", FinishReason.STOP, None),
         ("stop_sequence", FinishReason.STOP, "END"),
         ("max_tokens", FinishReason.LENGTH, None),
-        ("model_context_window_exceeded", FinishReason.LENGTH, None),
+        ("model_context_window_exceeded", FinishReason.CONTEXT_LENGTH, None),
         ("refusal", FinishReason.CONTENT_FILTER, None),
     ],
 )

@@ -83,6 +83,8 @@ def test_empty_finish_reason_does_not_finish_choice() -> None:
     [
         ("tool_calls", FinishReason.STOP),
         ("length", FinishReason.LENGTH),
+        ("max_tokens", FinishReason.LENGTH),
+        ("model_length", FinishReason.CONTEXT_LENGTH),
         ("content_filter", FinishReason.CONTENT_FILTER),
     ],
 )

@@ -88,9 +88,7 @@ def read_messages(data: bytes, options: ReaderOptions) -> GenerationCall:
         cache_salt=body.cache_salt or "",
         extras=body.build_extras(),
     )
-    render_options = _build_render_options(
-        request.limits.max_tokens, prompting, options.sealing_key
-    )
+    render_options = _build_render_options(prompting, options.sealing_key)
     id = ResponseId(ID_PREFIX, body.request_id)
 
     def writer(header: Header) -> MessagesWriter:
@@ -198,7 +196,7 @@ def _read_reasoning(body: MessagesPromptFields, history: MessageHistory) -> Reas
 
 
 def _build_render_options(
-    max_tokens: int | None, body: MessagesPromptFields, sealing_key: SealingKey | None
+    body: MessagesPromptFields, sealing_key: SealingKey | None
 ) -> MessagesRenderOptions:
     """Build the render options. Omitted thinking is sealed in its signature, and
     restored from it in the next turn.
@@ -209,7 +207,7 @@ def _build_render_options(
     omits_thinking = display == "omitted"
     reports_edits = body.context_management is not None
     if sealing_key is None:
-        return MessagesRenderOptions(max_tokens, omits_thinking, reports_edits=reports_edits)
+        return MessagesRenderOptions(omits_thinking, reports_edits=reports_edits)
     # Clients send a signature back unchanged, so it can carry the text that they did
     # not receive.
     seal = partial(sealing_key.seal, Purpose.REASONING)
@@ -220,7 +218,7 @@ def _build_render_options(
 
     is_wrapped = omits_thinking or sealing_key.check is VerificationMode.STRICT
     return MessagesRenderOptions(
-        max_tokens, omits_thinking, sign, reports_edits, wrap_seal if is_wrapped else None
+        omits_thinking, sign, reports_edits, wrap_seal if is_wrapped else None
     )
 
 

@@ -55,8 +55,6 @@ def no_signature(_: str) -> str:
 class MessagesRenderOptions(Struct, frozen=True):
     """The response options of Messages.
 
-    max_tokens: the client's limit; None is the rest of the context. If an answer
-    reaches a length limit with fewer tokens, it has filled the context.
     omit_thinking: render thinking blocks with their signature only.
     sign: computes the signature of complete thinking.
     reports_edits: report the applied context edits.
@@ -64,7 +62,6 @@ class MessagesRenderOptions(Struct, frozen=True):
         passes the seal on unchanged.
     """
 
-    max_tokens: int | None = 0
     omit_thinking: bool = False
     sign: Callable[[str], str] = no_signature
     reports_edits: bool = False
@@ -254,9 +251,7 @@ class MessagesWriter:
             or (isinstance(part, Reasoning) and part.seal)
         ]
         has_refusal = any(isinstance(part, Refusal) for part in parts)
-        stop = self._render_stop(
-            choice.reason, choice.stop, choice.has_tool_calls, has_refusal, usage
-        )
+        stop = self._render_stop(choice.reason, choice.stop, choice.has_tool_calls, has_refusal)
         content = b",".join(self._render_content(parts, choice))
         return b'{%s,"content":[%s],%s,"usage":{%s,"service_tier":"standard"}%s%s}' % (
             self._head, content, stop, _render_usage(usage),
@@ -269,7 +264,7 @@ class MessagesWriter:
         # even then.
         choice_finished = self._choice_finished or ChoiceFinished(0, FinishReason.ABORT)
         stop = self._render_stop(
-            choice_finished.reason, choice_finished.stop, self._has_calls, self._has_refusal, usage
+            choice_finished.reason, choice_finished.stop, self._has_calls, self._has_refusal
         )
         transfer = encode_field("kv_transfer_params", choice_finished.kv_transfer_params)
         payload = b'{"type":"message_delta","delta":{%s},"usage":{%s}%s%s}' % (
@@ -394,7 +389,6 @@ class MessagesWriter:
         stop: str | int | None,
         has_calls: bool,
         has_refusal: bool,
-        usage: Usage,
     ) -> bytes:
         # An integer is a stop token, such as the end of the turn, which Anthropic's API
         # does not report.
@@ -406,15 +400,12 @@ class MessagesWriter:
         match reason:
             case FinishReason.CONTENT_FILTER:
                 stop_reason = b"refusal"
-            case FinishReason.ABORT:
-                # Of Anthropic's reasons, only this one marks an answer as truncated.
+            case FinishReason.LENGTH | FinishReason.ABORT:
+                # Anthropic has no reason for an aborted answer; this one at least marks
+                # it as truncated.
                 stop_reason = b"max_tokens"
-            case FinishReason.LENGTH:
-                max_tokens = self._options.max_tokens
-                # The engine reports one reason for both limits. Fewer tokens than
-                # requested mean that the context was full.
-                is_context_full = max_tokens is None or usage.completion < max_tokens
-                stop_reason = b"model_context_window_exceeded" if is_context_full else b"max_tokens"
+            case FinishReason.CONTEXT_LENGTH:
+                stop_reason = b"model_context_window_exceeded"
             case FinishReason.STOP if has_refusal:
                 stop_reason = b"refusal"
             case FinishReason.STOP if stop_sequence is not None:

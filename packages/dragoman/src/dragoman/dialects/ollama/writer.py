@@ -231,11 +231,9 @@ class OllamaWriter(LineFraming):
     ) -> bytes:
         timings = self._options.measure()
         context = b""
-        # Ollama has no reason for an aborted answer: it is reported as `length`, like a
-        # truncated one.
-        reason = (
-            b"length" if finish.reason in (FinishReason.LENGTH, FinishReason.ABORT) else b"stop"
-        )
+        # Ollama has one reason for both limits and none for an aborted answer: it is
+        # reported as `length`, like a truncated one.
+        reason = b"length" if finish.reason in _TRUNCATED else b"stop"
         # A context with unknown ids is omitted: it would continue another conversation
         # than the client's.
         if self._options.returns_context and context_ids and UNKNOWN_TOKEN_ID not in context_ids:
@@ -263,6 +261,9 @@ class OllamaWriter(LineFraming):
         entries = [_build_logprob(token, token.top[:top]) for token in tokens]
         tokens.clear()
         return b',"logprobs":' + escape_line_breaks(msgspec.json.encode(entries))
+
+
+_TRUNCATED = (FinishReason.LENGTH, FinishReason.CONTEXT_LENGTH, FinishReason.ABORT)
 
 
 def format_time(seconds: float) -> str:

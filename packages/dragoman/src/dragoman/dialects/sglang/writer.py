@@ -275,7 +275,7 @@ def _build_finish_reason(
             # SGLang reports the id of the end token that was sampled as what matched.
             last = tokens[-1].id if tokens and tokens[-1].special else None
             return SglangStopReason(last if finish.stop is None else finish.stop)
-        case FinishReason.LENGTH:
+        case FinishReason.LENGTH | FinishReason.CONTEXT_LENGTH:
             return SglangLengthReason(len(tokens))
         case FinishReason.CONTENT_FILTER:
             return SglangAbortReason("The content was filtered.")

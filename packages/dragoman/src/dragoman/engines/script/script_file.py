@@ -133,7 +133,7 @@ class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
     delay: float = 0.0
     pace: float = 0.0
     chunks: Chunks = "tokens"
-    finish: Literal["stop", "length", "content_filter"] = "stop"
+    finish: Literal["stop", "length", "context_length", "content_filter"] = "stop"
     usage: _Usage = _Usage()
 
     def to_entry(self) -> ScriptEntry:

@@ -45,7 +45,9 @@ _WORDS_BY_REASON = {
         "end_turn",
         "stop_sequence",
     ),
-    FinishReason.LENGTH: ("length", "max_tokens", "model_length"),
+    FinishReason.LENGTH: ("length", "max_tokens"),
+    # Mistral's word, and Anthropic's as gateways pass it on.
+    FinishReason.CONTEXT_LENGTH: ("model_length", "model_context_window_exceeded"),
     FinishReason.CONTENT_FILTER: ("content_filter", "safety"),
     FinishReason.ABORT: ("abort",),
 }

@@ -34,7 +34,7 @@ _REASONS = {
     "tool_use": FinishReason.STOP,
     "stop_sequence": FinishReason.STOP,
     "max_tokens": FinishReason.LENGTH,
-    "model_context_window_exceeded": FinishReason.LENGTH,
+    "model_context_window_exceeded": FinishReason.CONTEXT_LENGTH,
     "refusal": FinishReason.CONTENT_FILTER,
 }
 
