@@ -33,10 +33,14 @@ def test_inter_token_latency_excludes_wait_for_first_batch() -> None:
 
 def test_upstream_counts_reported_at_end_are_recorded() -> None:
     stats = EngineStats()
-    metrics = RequestMetrics(stats, Clock())
+    metrics = RequestMetrics(stats, Clock(), carries_tokens=False)
     with metrics:
         metrics.observe_batch(
-            [Started(0), TextDelta(0, "abc"), ChoiceFinished(0, FinishReason.STOP)]
+            [
+                Started(9, is_estimate=True),
+                TextDelta(0, "abc"),
+                ChoiceFinished(0, FinishReason.STOP),
+            ]
         )
         metrics.observe_batch([Finished(Usage(7, 3, 4))])
     assert (stats.prompt_tokens, stats.prompt_tokens_cached, stats.generation_tokens) == (7, 4, 3)

@@ -99,7 +99,7 @@ async def test_request_log_line_has_counts_times_and_finish_reason(into: Request
 
 
 async def test_request_log_uses_counts_reported_at_end(into: RequestLog, file: Path):
-    async for _ in observe_stream(into, Started(0), *EVENTS[1:-1], Finished(Usage(7, 3, 4))):
+    async for _ in observe_stream(into, Started(None), *EVENTS[1:-1], Finished(Usage(7, 3, 4))):
         pass
     (line,) = read_log(into, file)
     assert (line["prompt_tokens"], line["cached_tokens"], line["output_tokens"]) == (7, 4, 3)

@@ -90,13 +90,17 @@ def _check_answer(answer: JsonObject) -> None:
     meta = require_object(answer.get("meta_info"), "meta_info")
     require_string(meta.get("id"), "meta_info.id")
     require_count(meta.get("prompt_tokens"), "meta_info.prompt_tokens")
-    completion_tokens = require_count(meta.get("completion_tokens"), "meta_info.completion_tokens")
-    # Every event has the whole text and all ids so far, so counts and ids can be
-    # compared in each.
-    require(
-        completion_tokens == len(ids),
-        f"completion_tokens is {completion_tokens}, but there are {len(ids)} ids",
-    )
+    # A server in front of another one may know no tokens of a text; 0 would be wrong.
+    if ids or meta.get("completion_tokens") is not None:
+        completion_tokens = require_count(
+            meta.get("completion_tokens"), "meta_info.completion_tokens"
+        )
+        # Every event has the whole text and all ids so far, so counts and ids can be
+        # compared in each.
+        require(
+            completion_tokens == len(ids),
+            f"completion_tokens is {completion_tokens}, but there are {len(ids)} ids",
+        )
     if meta.get("finish_reason") is not None:
         kind = require_object(meta["finish_reason"], "finish_reason").get("type")
         require(kind in REASONS, f"finish_reason.type is {kind!r}")

@@ -72,9 +72,7 @@ class EventGrammar:
                 raise ProtocolError(
                     f"{event.choices} choices do not divide among {event.prompts} prompts"
                 )
-            _check_counts(
-                event, (event.prompt_tokens,), (event.cached_tokens, event.written_tokens)
-            )
+            _check_counts(event, (event.prompt_tokens, event.cached_tokens, event.written_tokens))
             self._started = True
             self._states = [IDLE] * event.choices
             self._prompts = [False] * event.prompts
@@ -84,8 +82,7 @@ class EventGrammar:
             usage = event.usage
             _check_counts(
                 event,
-                (usage.prompt, usage.completion),
-                (usage.cached, usage.reasoning, usage.written),
+                (usage.prompt, usage.completion, usage.cached, usage.reasoning, usage.written),
             )
             if any(state is not DONE for state in self._states):
                 raise ProtocolError(f"Finished while choices are {self._states}")
@@ -122,13 +119,11 @@ class EventGrammar:
         self._prompts[event.prompt] = True
 
 
-def _check_counts(event: Event, required: tuple[object, ...], optional: tuple[object, ...]) -> None:
-    """Check the token counts of a third-party engine. Those in `optional` may be None,
-    which means unknown.
-    """
-    for count in (*required, *(count for count in optional if count is not None)):
+def _check_counts(event: Event, counts: tuple[object, ...]) -> None:
+    """Check the token counts of a third-party engine. None means unknown."""
+    for count in counts:
         # Not isinstance, since True and False are ints too.
-        if type(count) is not int or count < 0:
+        if count is not None and (type(count) is not int or count < 0):
             raise ProtocolError(f"{event}: {count!r} is not a valid token count")
 
 

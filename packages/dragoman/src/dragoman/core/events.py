@@ -82,13 +82,16 @@ class Usage(Struct, frozen=True):
         cached: prompt tokens that were read from the prefix cache.
         reasoning: generated tokens that are reasoning.
         written: prompt tokens that were written to the prefix cache.
+        is_estimate: `prompt` or `completion` is estimated from the text, since the
+            engine does not report it.
     """
 
-    prompt: int
-    completion: int
+    prompt: int | None = None
+    completion: int | None = None
     cached: int | None = None
     reasoning: int | None = None
     written: int | None = None
+    is_estimate: bool = False
 
 
 class FinishReason(StrEnum):
@@ -125,7 +128,7 @@ class Started(Struct, frozen=True, tag=True):
     """The prompt was accepted. Headers may be sent; nothing has been generated yet.
 
     Attributes:
-        prompt_tokens: tokens of all prompts.
+        prompt_tokens: tokens of all prompts; None if they are not known yet.
         cached_tokens: prompt tokens that were read from the prefix cache, see `Usage`.
         choices: number of choices of all prompts; choice c belongs to prompt c //
             (choices / prompts).
@@ -137,9 +140,11 @@ class Started(Struct, frozen=True, tag=True):
             warning begins with the field's name.
         elapsed: seconds since the engine started on the prompt, if it reports the start
             late.
+        is_estimate: `prompt_tokens` is an estimate; `Finished` has the count, if the
+            engine reports it.
     """
 
-    prompt_tokens: int
+    prompt_tokens: int | None
     cached_tokens: int | None = None
     choices: int = 1
     prompts: int = 1
@@ -147,6 +152,7 @@ class Started(Struct, frozen=True, tag=True):
     written_tokens: int | None = None
     warnings: tuple[str, ...] = ()
     elapsed: float = 0.0
+    is_estimate: bool = False
 
 
 class PromptTokens(Struct, frozen=True, tag=True):
@@ -293,10 +299,12 @@ class Finished(Struct, frozen=True, tag=True):
     Attributes:
         usage: token counts of all choices.
         timings: None unless the server reports them.
+        warnings: as in `Started`, for what is known only at the end.
     """
 
     usage: Usage
     timings: Timings | None = None
+    warnings: tuple[str, ...] = ()
 
 
 Delta = TextDelta | ReasoningDelta | RefusalDelta | ToolCallStart | ToolCallDelta

@@ -144,7 +144,7 @@ class ReplyBuilder:
         self._parts: list[list[_OpenPart]] = []
         self._finishes: list[ChoiceFinished | None] = []
         self._prompts: list[PromptTokens | None] = []
-        self._usage = Usage(0, 0)
+        self._usage = Usage()
         self._applied_edits: tuple[AppliedEdit, ...] = ()
         self._timings: Timings | None = None
 
@@ -175,9 +175,8 @@ class ReplyBuilder:
                 self._parts = [[] for _ in range(choices)]
                 self._finishes = [None] * choices
                 self._prompts = [None] * prompts
-                # `build` may be called before Finished: a failed answer still reports
-                # its prompt tokens.
-                self._usage = Usage(prompt_tokens, 0, cached, written=written)
+                # `build` may be called before Finished.
+                self._usage = Usage(prompt_tokens, None, cached, written=written)
                 self._applied_edits = applied_edits
 
     def feed_all(self, batch: list[Event]) -> None:

@@ -14,28 +14,40 @@ from ..core.events import (
 class UsageCounter:
     """Counts the usage so far, for streams with usage in every chunk."""
 
-    __slots__ = ("_completion", "_started")
+    __slots__ = ("_completion", "_has_output", "_started")
 
     def __init__(self, started: Started | None = None) -> None:
-        self._started = started or Started(0)
+        self._started = started or Started(None)
         self._completion = 0
+        self._has_output = False
 
-    def add(self, tokens: Sequence[Token]) -> None:
+    def add(self, tokens: Sequence[Token], *, has_output: bool) -> None:
+        """Add the tokens of an event.
+
+        has_output: the event has output, so without tokens the engine does not report
+            them.
+        """
         self._completion += len(tokens)
+        self._has_output = self._has_output or has_output
 
     @property
     def usage(self) -> Usage:
         started = self._started
         return Usage(
             started.prompt_tokens,
-            self._completion,
+            None if self._has_output and not self._completion else self._completion,
             started.cached_tokens,
             written=started.written_tokens,
+            is_estimate=started.is_estimate,
         )
 
 
 def render_usage(usage: Usage) -> bytes:
-    """Details are null if unknown, which differs from zero."""
+    """Render the counts; null if they are unknown or estimates. Details are null if
+    unknown, which differs from zero.
+    """
+    if usage.prompt is None or usage.completion is None or usage.is_estimate:
+        return b"null"
     counts = ((b"cached_tokens", usage.cached), (b"cache_write_tokens", usage.written))
     details = [b'"%s":%d' % (name, count) for name, count in counts if count is not None]
     cached = b"{%s}" % b",".join(details) if details else b"null"

@@ -39,13 +39,15 @@ def render_metrics(usage: Usage, timings: Timings | None) -> bytes:
         return b""
     prefill = timings.first_token
     decode = timings.decode
-    tokens = usage.completion
+    tokens = None if usage.is_estimate else usage.completion
     metrics = VllmRequestMetrics(
         None if prefill is None else prefill * 1e3,
         None if prefill is None else decode * 1e3,
         timings.queue * 1e3,
-        decode * 1e3 / (tokens - 1) if prefill is not None and tokens > 1 else None,
-        tokens / (prefill + decode) if prefill is not None and prefill + decode > 0 else None,
+        decode * 1e3 / (tokens - 1) if prefill is not None and tokens and tokens > 1 else None,
+        tokens / (prefill + decode)
+        if prefill is not None and tokens is not None and prefill + decode > 0
+        else None,
     )
     return b',"metrics":' + msgspec.json.encode(metrics)
 

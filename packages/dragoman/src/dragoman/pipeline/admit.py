@@ -145,9 +145,9 @@ async def select_best(batches: Batches, n_best: int) -> Batches:
     Nothing can be emitted before every candidate is complete. Usage counts all
     candidates.
     """
-    started = Started(0)
+    started = Started(None)
     prompts = list[Event]()
-    finished = Finished(Usage(0, 0))
+    finished = Finished(Usage())
     candidate_events: dict[int, list[Event]] = {}
     async with aclosing(batches):
         async for batch in batches:

@@ -25,6 +25,7 @@ from .engine_progress import Progress
 from .request_preparation import EventJob
 from .request_queue import QueuedRequest
 from .token_run import BatchReceiver
+from .usage_completion import UsageCompletion
 
 
 class EventRun:
@@ -43,8 +44,8 @@ class EventRun:
         self._progress = progress
         self._grammar = EventGrammar()
         self._choices: list[ChoicePipeline] = []
-        self._started = Started(0)
-        self._completion_tokens = 0
+        self._started = Started(None)
+        self._usage = UsageCompletion(job.queue_ticket.tokens)
         self._failure: Exception | None = None
         self._receiver: BatchReceiver | None = None
         self._observers: tuple[Callable[[list[Event]], None], ...] = ()
@@ -72,7 +73,7 @@ class EventRun:
             while not self._ended:
                 event = await self._next_event(events, task)
                 if self._ended:
-                    yield [Finished(self._build_usage())]
+                    yield [self._usage.finish(self._count_tokens())]
                     break
                 progress.events += 1
                 batch = self._feed(event)
@@ -85,9 +86,7 @@ class EventRun:
                     await close_stream(events)
             finally:
                 # The engine works on the request until its stream is closed.
-                place.leave(
-                    self._completion_tokens or sum(choice.n_tokens for choice in self._choices)
-                )
+                place.leave(self._usage.size.count)
 
     def attach(self, receiver: BatchReceiver) -> None:
         """See `TokenRun.attach`."""
@@ -196,7 +195,7 @@ class EventRun:
         if isinstance(event, Finished):
             self._ended = True
         elif self._ended:
-            return [*events, Finished(self._build_usage())]
+            return [*events, self._usage.finish(self._count_tokens())]
         return events
 
     def _advance(self, event: Event | None) -> list[Event]:
@@ -211,30 +210,28 @@ class EventRun:
         events: list[Event] = [event]
         match event:
             case Started():
-                self._started = event
+                self._started = event = self._usage.start(event)
+                events = [event]
                 if self._queued_request is not None:
                     self._queued_request.start()
                 self._choices = [self._job.build_choice(choice) for choice in range(event.choices)]
             case PromptTokens():
                 pass
             case Finished(usage):
-                self._completion_tokens = usage.completion
-                has_token_counts = (
-                    any(choice.n_tokens for choice in self._choices) or not usage.completion
-                )
+                counted = self._count_tokens()
                 if self._has_matched_stop:
-                    usage = self._build_usage()
+                    usage = counted
                 # The engine's counts are used, but reasoning tokens are counted here if
                 # our parser separates reasoning.
-                elif self._job.parses_reasoning or (usage.reasoning is None and has_token_counts):
-                    n_reasoning = sum(choice.n_reasoning_tokens for choice in self._choices)
-                    usage = msgspec.structs.replace(usage, reasoning=n_reasoning)
-                events = [Finished(usage)]
+                elif self._job.parses_reasoning or usage.reasoning is None:
+                    usage = msgspec.structs.replace(usage, reasoning=counted.reasoning)
+                events = [self._usage.finish(usage)]
             case _:
                 pipeline = self._choices[event.choice]
                 # The engine does not know that a stop string has ended the choice.
                 if pipeline.has_finished:
                     return []
+                self._usage.add(event)
                 events = pipeline.feed(event)
                 if pipeline.has_matched_stop:
                     self._has_matched_stop = True
@@ -243,14 +240,11 @@ class EventRun:
             self._ended = True
         return events
 
-    def _build_usage(self) -> Usage:
-        completion = sum(choice.n_tokens for choice in self._choices)
-        reasoning = sum(choice.n_reasoning_tokens for choice in self._choices)
+    def _count_tokens(self) -> Usage:
+        """Count the tokens that the engine's events have carried, if they carry all."""
+        completion = reasoning = None
+        if self._usage.size.has_all_tokens:
+            completion = sum(choice.n_tokens for choice in self._choices)
+            reasoning = sum(choice.n_reasoning_tokens for choice in self._choices)
         started = self._started
-        return Usage(
-            started.prompt_tokens,
-            completion,
-            started.cached_tokens,
-            reasoning,
-            started.written_tokens,
-        )
+        return Usage(None, completion, started.cached_tokens, reasoning, started.written_tokens)

@@ -97,7 +97,7 @@ async def _read_merged(
                 ]
         if events:
             yield events
-    yield [Finished(merge_state.build_usage())]
+    yield [merge_state.build_end()]
 
 
 class _MergeState:
@@ -106,7 +106,7 @@ class _MergeState:
     def __init__(self, prompts: int) -> None:
         self.n_running = prompts
         self._started: list[Started | None] = [None] * prompts
-        self._usages: list[Usage] = []
+        self._finished: list[Finished] = []
         self._pending: list[tuple[int, Event]] = []
 
     def read(self, index: int, event: Event) -> list[Event]:
@@ -120,7 +120,7 @@ class _MergeState:
                 if len(started) < len(self._started):
                     return []
                 merged_start = Started(
-                    sum(event.prompt_tokens for event in started),
+                    _sum_known([event.prompt_tokens for event in started]),
                     _sum_known([event.cached_tokens for event in started]),
                     sum(event.choices for event in started),
                     len(started),
@@ -130,6 +130,7 @@ class _MergeState:
                         dict.fromkeys(warning for event in started for warning in event.warnings)
                     ),
                     min(event.elapsed for event in started),
+                    any(event.is_estimate for event in started),
                 )
                 pending = self._pending
                 self._pending = []
@@ -137,8 +138,8 @@ class _MergeState:
                     merged_start,
                     *(self._renumber(index, pending_event) for index, pending_event in pending),
                 ]
-            case Finished(usage):
-                self._usages.append(usage)
+            case Finished():
+                self._finished.append(event)
                 return []
             # Held back: `Started` comes first, and its counts are sums over all
             # prompts.
@@ -157,14 +158,18 @@ class _MergeState:
         assert first_started is not None
         return msgspec.structs.replace(event, choice=index * first_started.choices + event.choice)
 
-    def build_usage(self) -> Usage:
-        return Usage(
-            sum(usage.prompt for usage in self._usages),
-            sum(usage.completion for usage in self._usages),
-            _sum_known([usage.cached for usage in self._usages]),
-            _sum_known([usage.reasoning for usage in self._usages]),
-            _sum_known([usage.written for usage in self._usages]),
+    def build_end(self) -> Finished:
+        usages = [finished.usage for finished in self._finished]
+        usage = Usage(
+            _sum_known([usage.prompt for usage in usages]),
+            _sum_known([usage.completion for usage in usages]),
+            _sum_known([usage.cached for usage in usages]),
+            _sum_known([usage.reasoning for usage in usages]),
+            _sum_known([usage.written for usage in usages]),
+            any(usage.is_estimate for usage in usages),
         )
+        warnings = (warning for finished in self._finished for warning in finished.warnings)
+        return Finished(usage, warnings=tuple(dict.fromkeys(warnings)))
 
 
 def _sum_known(counts: Sequence[int | None]) -> int | None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from types import TracebackType
 
+from ..core.answer_size import AnswerSize
 from ..core.engine_stats import EngineStats
 from ..core.events import (
     ChoiceFinished,
@@ -23,6 +24,7 @@ from ..core.events import (
     Timings,
     get_answer_tokens,
 )
+from .engine_backends import TokenBackend
 from .model_registry import Models
 from .served_model import ServedModel
 
@@ -45,7 +47,11 @@ class ModelMetrics:
         return (
             None
             if model.stats_source is not None
-            else RequestMetrics(self._find_stats(model), self._clock)
+            else RequestMetrics(
+                self._find_stats(model),
+                self._clock,
+                carries_tokens=isinstance(model.backend, TokenBackend),
+            )
         )
 
     def _find_stats(self, model: ServedModel) -> EngineStats:
@@ -77,22 +83,31 @@ class ModelMetrics:
 class RequestMetrics:
     """The metrics of one prompt's response, a context manager around its batches. Its
     exit records the outcome.
+
+    carries_tokens: the events carry all tokens. Otherwise they are counted when the
+        answer ends, as its engine reports them or by an estimate.
     """
 
     __slots__ = (
         "_arrival_time",
         "_clock",
+        "_estimated_prompt",
         "_first_token_time",
         "_last_token_time",
         "_open_choices",
         "_prompt_tokens",
+        "_size",
         "_start_time",
         "_stats",
         "_tokens",
     )
 
-    def __init__(self, stats: EngineStats, clock: MonotonicClock) -> None:
+    def __init__(
+        self, stats: EngineStats, clock: MonotonicClock, *, carries_tokens: bool = True
+    ) -> None:
         self._stats = stats
+        self._size = None if carries_tokens else AnswerSize()
+        self._estimated_prompt: int | None = None
         self._clock = clock
         self._arrival_time = self._start_time = self._last_token_time = clock()
         self._first_token_time: float | None = None
@@ -120,14 +135,16 @@ class RequestMetrics:
     def observe_batch(self, events: list[Event]) -> None:
         count = 0
         stats = self._stats
+        if self._size is not None:
+            self._size.add_batch(events)
         for event in events:
             if type(event) is TextDelta:  # The common case.
                 count += len(event.tokens)
                 continue
             count += len(get_answer_tokens(event))
             match event:
-                case Started(prompt_tokens, cached_tokens, choices, elapsed=elapsed):
-                    self._count_prompt(prompt_tokens, cached_tokens)
+                case Started(choices=choices, elapsed=elapsed):
+                    self._count_started(event)
                     stats.request_choices.observe(choices)
                     self._start_time = self._clock() - elapsed
                     stats.queue.observe(self._start_time - self._arrival_time)
@@ -141,9 +158,6 @@ class RequestMetrics:
                 case Finished(usage):
                     # Many upstreams report counts only at the end, and no tokens.
                     self._count_prompt(usage.prompt, usage.cached)
-                    if not self._tokens + count:
-                        self._tokens = usage.completion
-                        stats.generation_tokens += usage.completion
                 case _:
                     pass
         if not count:
@@ -161,7 +175,16 @@ class RequestMetrics:
             stats.inter_token.observe((now - self._last_token_time) / count, count)
         self._last_token_time = now
 
-    def _count_prompt(self, tokens: int, cached: int | None) -> None:
+    def _count_started(self, started: Started) -> None:
+        """Count the prompt; an estimate only when the answer ends, since the engine may
+        still report the count.
+        """
+        if started.is_estimate:
+            self._estimated_prompt = started.prompt_tokens
+        else:
+            self._count_prompt(started.prompt_tokens, started.cached_tokens)
+
+    def _count_prompt(self, tokens: int | None, cached: int | None) -> None:
         """Count the prompt, unless it has been counted or its tokens are not known yet."""
         if tokens and not self._prompt_tokens:
             self._prompt_tokens = tokens
@@ -177,6 +200,10 @@ class RequestMetrics:
     ) -> None:
         stats = self._stats
         now = self._clock()
+        self._count_prompt(self._estimated_prompt, None)
+        if self._size is not None and self._size.count > self._tokens:
+            stats.generation_tokens += self._size.count - self._tokens
+            self._tokens = self._size.count
         # Only if an exception ended the request; finished choices have already been
         # recorded.
         if kind is not None and self._open_choices:
@@ -233,7 +260,7 @@ async def add_timings(
                         )
                         decode = 0.0 if first_token_at is None else last_token_at - first_token_at
                         timings = Timings(started_at - admitted_at, first_token, decode)
-                        batch[index] = Finished(usage, timings)
+                        batch[index] = Finished(usage, timings, event.warnings)
                     case PromptTokens() | Finished():
                         pass
                     # Events without tokens (a role, the start of a call) do not show

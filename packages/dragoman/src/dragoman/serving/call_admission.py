@@ -12,7 +12,7 @@ from ..core.trace_context import SpanContext
 from ..dialects.interfaces import GenerationCall, Header
 from ..pipeline.admit import AdmittedRun, admit
 from ..pipeline.request_metrics import add_timings
-from ..pipeline.request_preparation import TokenJob
+from ..pipeline.request_preparation import EventJob, TokenJob
 from ..pipeline.served_model import ServedModel
 from .auth import Caller
 from .call_observer import find_trace, observe_call
@@ -116,6 +116,8 @@ async def _prepare_and_observe(
     try:
         admitted = await prepare_call(context, call, header, trace)
         observer.record_warnings(admitted.warnings)
+        if any(isinstance(job, EventJob) for job in admitted.run.jobs):
+            observer.estimate_tokens()
         if observer.account is not None:
             try:
                 await observer.account.charge_prompt(

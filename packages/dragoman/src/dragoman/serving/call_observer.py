@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
 
+from ..core.answer_size import AnswerSize
 from ..core.events import Event, TextDelta
 from ..core.request import GenerateRequest
 from ..core.trace_context import SpanContext, parse_trace_context
@@ -32,7 +33,16 @@ class CallObserver:
     recent: the call's entry among the recent requests; None if they are not kept.
     """
 
-    __slots__ = ("_now", "_recent", "_request_log", "_started_at", "_traced", "account", "line")
+    __slots__ = (
+        "_now",
+        "_recent",
+        "_request_log",
+        "_size",
+        "_started_at",
+        "_traced",
+        "account",
+        "line",
+    )
 
     def __init__(
         self,
@@ -50,6 +60,7 @@ class CallObserver:
         self._recent = recent
         self._now = now
         self._started_at = now()
+        self._size: AnswerSize | None = None
 
     def observe(self, batches: AsyncGenerator[list[Event]]) -> AsyncGenerator[list[Event]]:
         """Return the same batches. This context exits when they end, are closed or are
@@ -72,6 +83,15 @@ class CallObserver:
             line.output_tokens += len(event.tokens)
         else:
             line.record(batch, self._now() - self._started_at)
+        if self._size is not None:
+            self._size.add_batch(batch)
+            line.output_tokens = self._size.count
+
+    def estimate_tokens(self) -> None:
+        """Estimate the tokens that the batches do not carry. Without this an answer
+        costs nothing if its client leaves before the engine has reported its tokens.
+        """
+        self._size = AnswerSize()
 
     def record_warnings(self, warnings: tuple[str, ...]) -> None:
         if self._recent is not None:

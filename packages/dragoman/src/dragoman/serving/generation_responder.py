@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import msgspec
 
-from ..core.events import Event, Started
+from ..core.events import Event, Finished, Started
 from ..core.reply import ReplyBuilder
 from ..dialects.interfaces import Writer
 from ..pipeline.admit import DirectRun
@@ -27,14 +27,22 @@ class GenerationResponder(Responder):
     writer: renders the events in the client's dialect.
     warnings: a JSON array for the body; empty for none. A stream ends with them in a
         comment, which clients skip.
-    add_warnings: called with the warnings in the engine's `Started` event, and whether
-        the headers have been sent. Returns the new headers and `warnings`. None if the
-        response cannot carry them.
+    add_warnings: called with the warnings in the engine's `Started` and `Finished`
+        events, and whether the headers have been sent. Returns the new headers and
+        `warnings`. None if the response cannot carry them.
     run: delivers batches directly while this coroutine waits for the next of `batches`;
         None without direct delivery.
     """
 
-    __slots__ = ("_add_warnings", "_batches", "_run", "_warnings", "_writer")
+    __slots__ = (
+        "_add_warnings",
+        "_awaits_start",
+        "_batches",
+        "_engine_warnings",
+        "_run",
+        "_warnings",
+        "_writer",
+    )
 
     def __init__(
         self,
@@ -54,6 +62,8 @@ class GenerationResponder(Responder):
         self._warnings = warnings
         self._run = run
         self._add_warnings = add_warnings
+        self._awaits_start = add_warnings is not None
+        self._engine_warnings: tuple[str, ...] = ()
 
     def _produce(self) -> Awaitable[None]:
         return self._stream() if self._is_stream else self._collect()
@@ -66,7 +76,7 @@ class GenerationResponder(Responder):
         Headers that were sent early, before a slow engine has started, do not count:
         its warnings are still to come.
         """
-        return self._direct is not None and self._add_warnings is None and self._direct.can_write
+        return self._direct is not None and not self._awaits_start and self._direct.can_write
 
     def receive(self, batch: list[Event]) -> None:
         """Write a batch without resuming a coroutine: the hot path on Dragoman's own
@@ -92,8 +102,8 @@ class GenerationResponder(Responder):
             # coroutine stays suspended.
             run.attach(self)
         async for batch in self._batches:
-            if self._add_warnings is not None:
-                self._begin(batch, self._add_warnings)
+            if self._awaits_start or type(batch[-1]) is Finished:
+                self._read_warnings(batch)
             chunk = self._render_batch(batch)
             if self._response_start is not None:
                 await self._send_headers()
@@ -108,18 +118,19 @@ class GenerationResponder(Responder):
         comment = b": dragoman_warnings %s\n\n" % self._warnings if self._warnings else b""
         await self._write(comment + self._writer.end, more_body=False)
 
-    def _begin(self, batch: list[Event], add: WarningAdder) -> None:
+    def _read_warnings(self, batch: list[Event]) -> None:
         """Add the engine's warnings, which are in the `Started` event of the first
-        batch, to those of the call.
+        batch and in `Finished`, to those of the call.
         """
-        self._add_warnings = None
-        warnings: tuple[str, ...] = ()
+        self._awaits_start = False
+        warnings = self._engine_warnings
         for event in batch:
-            if type(event) is Started:
-                warnings = event.warnings
-        if not warnings:
+            if isinstance(event, Started | Finished):
+                warnings += event.warnings
+        if warnings == self._engine_warnings or self._add_warnings is None:
             return
-        headers, self._warnings = add(warnings, self._response_start is None)
+        self._engine_warnings = warnings
+        headers, self._warnings = self._add_warnings(warnings, self._response_start is None)
         if self._response_start is not None:
             self._response_start = msgspec.structs.replace(self._response_start, headers=headers)
 
@@ -128,8 +139,8 @@ class GenerationResponder(Responder):
         if self._run is not None:
             self._run.attach(_BatchCollector(builder))
         async for batch in self._batches:
-            if self._add_warnings is not None:
-                self._begin(batch, self._add_warnings)
+            if self._awaits_start or type(batch[-1]) is Finished:
+                self._read_warnings(batch)
             builder.feed_all(batch)
         assert self._response_start is not None
         body = add_warnings(self._writer.render_full(builder.build()), self._warnings)

@@ -70,7 +70,8 @@ class RequestLogLine(Struct):
                     self.cached_tokens = cached_tokens
                     self.queue_s = elapsed
                 case Finished(usage):
-                    self.output_tokens = usage.completion
+                    if usage.completion is not None:
+                        self.output_tokens = usage.completion
                     self.status = 200
                     # Many upstreams report the prompt's tokens only at the end.
                     self.prompt_tokens = usage.prompt or self.prompt_tokens

@@ -90,7 +90,7 @@ async def test_generate_forwards_events_as_received() -> None:
         serving(lambda _: streaming(ROLE, HELLO, None)) as engine,
         aclosing(engine.generate(ASK)) as events,
     ):
-        assert [await anext(events), await anext(events)] == [Started(0), TextDelta(0, "Hello")]
+        assert [await anext(events), await anext(events)] == [Started(None), TextDelta(0, "Hello")]
         assert engine.health().running == 1
         await events.aclose()
         assert engine.health().running == 0

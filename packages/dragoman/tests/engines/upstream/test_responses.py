@@ -232,7 +232,7 @@ def test_read_output_items_returns_parts() -> None:
         build_done(3, **custom, input="aa"),
         end(),
     ) == [
-        Started(0),
+        Started(None),
         ReasoningDelta(0, "a"),
         ReasoningDelta(0, "\n\n"),
         ReasoningDelta(0, "b"),

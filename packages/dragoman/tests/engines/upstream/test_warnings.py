@@ -29,13 +29,16 @@ NAME = "x-dragoman-warnings"
 WARNINGS = ["colour is ignored: unknown field; so is its shade", "top_logprobs: only 1"]
 ARRAY = json.dumps(WARNINGS).encode()
 COMMENT = b": dragoman_warnings %b\n\n" % ARRAY
+USAGE = b'{"prompt_tokens":2,"completion_tokens":1}'
 CHUNKS = (
     b'data: {"choices":[{"index":0,"delta":{"content":"Hello"}}]}\n\n'
-    b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
-)
+    b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"usage":%b}\n\n'
+    b"data: [DONE]\n\n"
+) % USAGE
 TEXT_CHUNKS = (
-    b'data: {"choices":[{"index":0,"text":"Hello","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
-)
+    b'data: {"choices":[{"index":0,"text":"Hello","finish_reason":"stop"}],"usage":%b}\n\n'
+    b"data: [DONE]\n\n"
+) % USAGE
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -102,7 +105,7 @@ async def test_warnings_are_read_from_header_without_comment(comment: bytes) -> 
 
 async def test_warnings_of_non_streamed_response_are_forwarded() -> None:
     choice = {"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}
-    full = {"choices": [choice], "dragoman_warnings": WARNINGS}
+    full = {"choices": [choice], "usage": json.loads(USAGE), "dragoman_warnings": WARNINGS}
     async with relaying(lambda _: httpx2.Response(200, json=full)) as client:
         answer = await client.post("/v1/chat/completions", json=CHAT)
     assert answer.json()["choices"][0]["message"]["content"] == "Hello"

@@ -426,12 +426,19 @@ def _render_text_block(pieces: list[str]) -> bytes:
 
 
 def _render_usage(usage: Usage) -> bytes:
-    """Render the token counts. Unknown ones are null or absent, never 0."""
+    """Render the token counts. Unknown ones are null or absent, never 0; estimates are
+    rendered, since clients require integers.
+    """
     # Anthropic's `input_tokens` excludes tokens read from and written to the cache: the
     # prompt has the sum of all three counts. OpenAI's `prompt_tokens` includes them.
-    uncached = max(0, usage.prompt - (usage.cached or 0) - (usage.written or 0))
-    counts = b'"input_tokens":%d,"cache_creation_input_tokens":%s,"cache_read_input_tokens":%s,"output_tokens":%d' % (  # noqa: E501
-        uncached, encode_int(usage.written), encode_int(usage.cached), usage.completion,
+    uncached = (
+        None
+        if usage.prompt is None
+        else max(0, usage.prompt - (usage.cached or 0) - (usage.written or 0))
+    )
+    counts = b'"input_tokens":%s,"cache_creation_input_tokens":%s,"cache_read_input_tokens":%s,"output_tokens":%s' % (  # noqa: E501
+        encode_int(uncached), encode_int(usage.written), encode_int(usage.cached),
+        encode_int(usage.completion),
     )  # fmt: skip
     if usage.reasoning is None:
         return counts

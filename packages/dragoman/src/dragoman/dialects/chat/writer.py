@@ -432,7 +432,7 @@ class ChatWriter(ChunkWriter):
 
     def _finish(self, event: ChoiceFinished) -> bytes:
         self._score(event.choice, None, event.tokens)
-        self._buffer_tokens(event.choice, event.tokens)
+        self._buffer_tokens(event.choice, event.tokens, ended=True)
         # A stream keeps no list of its parts, so the calls were counted as they began.
         reason = self._render_reason(
             event.reason, self._get_state(event.choice).calls > 0
@@ -445,9 +445,9 @@ class ChatWriter(ChunkWriter):
             event.choice, b"{}", reason + self._render_stop(event.stop), transfer
         )
 
-    def _buffer_tokens(self, choice: int, tokens: Sequence[Token]) -> None:
+    def _buffer_tokens(self, choice: int, tokens: Sequence[Token], *, ended: bool = False) -> None:
         if self._counter is not None:
-            self._counter.add(tokens)
+            self._counter.add(tokens, has_output=not ended)
         if self._options.token_ids:
             self._get_state(choice).pending_tokens.extend(tokens)
 

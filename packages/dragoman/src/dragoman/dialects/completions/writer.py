@@ -231,7 +231,7 @@ class CompletionsWriter(ChunkWriter):
             completion.
         """
         if self._counter is not None:
-            self._counter.add(tokens)
+            self._counter.add(tokens, has_output=not ended)
         if not self._wants_tokens:
             return
         state = self._get_state(choice)

@@ -238,12 +238,17 @@ class OllamaWriter(LineFraming):
         # than the client's.
         if self._options.returns_context and context_ids and UNKNOWN_TOKEN_ID not in context_ids:
             context = b',"context":[%s]' % b",".join([b"%d" % id for id in context_ids])
+        # Ollama leaves counts out that it does not have.
+        prompt_count = eval_count = b""
+        if usage.prompt is not None and usage.completion is not None and not usage.is_estimate:
+            prompt_count = b'"prompt_eval_count":%d,' % usage.prompt
+            eval_count = b'"eval_count":%d,' % usage.completion
         return (
             b'%s%s,"done":true,"done_reason":"%s"%s%s,"total_duration":%d,"load_duration":%d,'
-            b'"prompt_eval_count":%d,"prompt_eval_duration":%d,"eval_count":%d,"eval_duration":%d}\n'
+            b'%s"prompt_eval_duration":%d,%s"eval_duration":%d}\n'
         ) % (
             self._render_head(), message, reason, context, self._take_logprobs(),
-            timings.total, timings.load, usage.prompt, timings.prompt_eval, usage.completion,
+            timings.total, timings.load, prompt_count, timings.prompt_eval, eval_count,
             timings.eval,
         )  # fmt: skip
 

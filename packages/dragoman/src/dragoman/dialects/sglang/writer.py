@@ -63,7 +63,7 @@ class SglangStopReason(Struct, frozen=True, tag_field="type", tag="stop"):
 
 
 class SglangLengthReason(Struct, frozen=True, tag_field="type", tag="length"):
-    length: int
+    length: int | None
 
 
 class SglangAbortReason(Struct, frozen=True, tag_field="type", tag="abort"):
@@ -77,12 +77,13 @@ class SglangMeta(Struct, frozen=True):
 
     weight_version: version of the weights that sampled the last token; null before the
         end, as it may still change.
+    completion_tokens: null if the engine reports no tokens.
     """
 
     id: str
     finish_reason: SglangStopReason | SglangLengthReason | SglangAbortReason | None
-    prompt_tokens: int
-    completion_tokens: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
     cached_tokens: int | None
     reasoning_tokens: int
     weight_version: str | None
@@ -111,6 +112,11 @@ class _ChoiceState:
         self.reasoning_tokens = 0
         self.finish: ChoiceFinished | None = None
 
+    @property
+    def num_tokens(self) -> int | None:
+        """Number of tokens; None if the engine does not report them."""
+        return None if self.text and not self.tokens else len(self.tokens)
+
     @classmethod
     def from_choice(cls, index: int, choice: Choice) -> _ChoiceState:
         state = cls()
@@ -134,7 +140,7 @@ class SglangWriter:
         self._options = options
         self._choices: list[_ChoiceState] = []
         self._prompts: list[PromptTokens | None] = []
-        self._prompt_counts: tuple[int, int | None] = (0, None)
+        self._prompt_counts: tuple[int | None, int | None] = (None, None)
 
     @property
     def end(self) -> bytes:
@@ -172,7 +178,10 @@ class SglangWriter:
         )
 
     def _reset(
-        self, prompt_tokens: int, cached_tokens: int | None, prompts: list[PromptTokens | None]
+        self,
+        prompt_tokens: int | None,
+        cached_tokens: int | None,
+        prompts: list[PromptTokens | None],
     ) -> None:
         self._prompts = prompts
         self._prompt_counts = (prompt_tokens, cached_tokens)
@@ -205,7 +214,7 @@ class SglangWriter:
         if len(self._prompts) > 1:
             # For several prompts the counts are a sum, and the cached tokens of each
             # are unknown.
-            prompt_tokens = 0 if prompt is None else len(prompt.tokens)
+            prompt_tokens = None if prompt is None else len(prompt.tokens)
             cached = None
         weights = None if state.finish is None else state.finish.weights
         scored_prompt: Sequence[Token] = ()
@@ -217,9 +226,9 @@ class SglangWriter:
             id=f"{self._header.id}_{index}" if options.as_list else self._header.id,
             finish_reason=None
             if state.finish is None
-            else _build_finish_reason(state.finish, state.tokens),
+            else _build_finish_reason(state.finish, state.tokens, state.num_tokens),
             prompt_tokens=prompt_tokens,
-            completion_tokens=len(state.tokens),
+            completion_tokens=state.num_tokens,
             cached_tokens=cached,
             reasoning_tokens=state.reasoning_tokens,
             weight_version=weights[-1].version if weights else None,
@@ -268,7 +277,7 @@ class SglangWriter:
 
 
 def _build_finish_reason(
-    finish: ChoiceFinished, tokens: Sequence[Token]
+    finish: ChoiceFinished, tokens: Sequence[Token], num_tokens: int | None
 ) -> SglangStopReason | SglangLengthReason | SglangAbortReason:
     match finish.reason:
         case FinishReason.STOP:
@@ -276,7 +285,7 @@ def _build_finish_reason(
             last = tokens[-1].id if tokens and tokens[-1].special else None
             return SglangStopReason(last if finish.stop is None else finish.stop)
         case FinishReason.LENGTH | FinishReason.CONTEXT_LENGTH:
-            return SglangLengthReason(len(tokens))
+            return SglangLengthReason(num_tokens)
         case FinishReason.CONTENT_FILTER:
             return SglangAbortReason("The content was filtered.")
         case FinishReason.ABORT:

@@ -86,13 +86,13 @@ class TgiToken(Struct, frozen=True):
     logprob: float | None
     special: bool
     count_output_tokens: int | UnsetType = UNSET
-    prompt_tokens: int | UnsetType = UNSET
+    prompt_tokens: int | UnsetType | None = UNSET
 
 
 class TgiStreamDetails(Struct, frozen=True):
     finish_reason: str
-    generated_tokens: int
-    input_length: int
+    generated_tokens: int | None
+    input_length: int | None
     seed: int | None
 
 
@@ -108,7 +108,7 @@ class TgiStreamEvent(Struct, frozen=True):
 
 class TgiDetails(Struct, frozen=True):
     finish_reason: str
-    generated_tokens: int
+    generated_tokens: int | None
     seed: int | None
     prefill: list[TgiPrefillToken]
     tokens: list[TgiToken]
@@ -130,7 +130,7 @@ class LightllmResponse(Struct, frozen=True):
     generated_text: list[str]
     count_output_tokens: int | list[int | None] | None
     finish_reason: str | list[str]
-    prompt_tokens: int
+    prompt_tokens: int | None
     tokens: Sequence[TgiToken | Sequence[TgiToken]] | UnsetType
 
 
@@ -198,7 +198,8 @@ class TgiWriter:
 
     def __init__(self, options: TgiRenderOptions = DEFAULT_OPTIONS) -> None:
         self._options = options
-        self._prompt_tokens = self._count = self._index = 0
+        self._prompt_tokens: int | None = None
+        self._count = self._index = 0
         self._texts: list[str] = []
         self._pieces = _TokenPieces()
         # Only the end of the text decides whether a stop string was reached, so only

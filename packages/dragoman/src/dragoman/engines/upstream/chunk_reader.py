@@ -101,7 +101,8 @@ class ChunkReader:
             self.has_started = True
             events.append(
                 Started(
-                    self._usage.prompt_tokens or 0,
+                    # Some servers say 0 until they know the count.
+                    self._usage.prompt_tokens or None,
                     self._count_cached(),
                     len(self._choices),
                     written_tokens=self._count_written(),
@@ -152,12 +153,11 @@ class ChunkReader:
             raise EngineError("The upstream's answer was cut off.")
         usage = self._usage
         details = self._usage.completion_tokens_details
-        num_tokens = sum(choice.num_tokens for choice in self._choices)
         return [
             Finished(
                 Usage(
-                    usage.prompt_tokens or 0,
-                    num_tokens if usage.completion_tokens is None else usage.completion_tokens,
+                    usage.prompt_tokens or None,
+                    usage.completion_tokens,
                     self._count_cached(),
                     None if details is None else details.reasoning_tokens,
                     self._count_written(),
@@ -193,14 +193,12 @@ class _ChoiceReader:
         self.calls = ToolCallSequencer(choice, new_id)
         self.pending_tokens: tuple[Token, ...] = ()
         self.is_finished = False
-        self.num_tokens = 0
 
     def feed(self, chunk: ChunkChoice, kv_transfer_params: str | None = None) -> list[Event]:
         """Read one chunk. kv_transfer_params: see `core.engine.Ended`."""
         if self.is_finished:
             return []
         tokens = () if chunk.logprobs is None and chunk.token_ids is None else read_tokens(chunk)
-        self.num_tokens += len(tokens)
         delta = chunk.delta
         # SGLang 0.4 and former versions of Ollama send an empty `finish_reason` until
         # the last chunk.

@@ -101,7 +101,7 @@ class MessageEventReader:
     def __init__(self) -> None:
         self.has_started = self.is_done = False
         self.warnings: tuple[str, ...] = ()
-        self._usage = Usage(0, 0)
+        self._usage = Usage()
         self._open: _Block | None = None
         self._open_index = -1
         self._signature: list[str] = []
@@ -121,6 +121,9 @@ class MessageEventReader:
             case "message_start":
                 self._count(None if event.message is None else event.message.usage)
                 self.has_started = True
+                # The output tokens of this event are those so far; only `message_delta`
+                # has all.
+                self._usage = msgspec.structs.replace(self._usage, completion=None)
                 usage = self._usage
                 events.append(
                     Started(
@@ -252,11 +255,14 @@ class MessageEventReader:
         )
         # Anthropic's `input_tokens` excludes tokens that are read from the cache or
         # written to it.
-        uncached = old.prompt - (old.cached or 0) - (old.written or 0)
-        uncached = uncached if usage.input_tokens is None else usage.input_tokens
+        uncached = usage.input_tokens
+        if uncached is None and old.prompt is not None:
+            uncached = old.prompt - (old.cached or 0) - (old.written or 0)
+        prompt = None if uncached is None else uncached + (cached or 0) + (written or 0)
         details = usage.output_tokens_details
         self._usage = Usage(
-            uncached + (cached or 0) + (written or 0),
+            # Some servers say 0 until they know the count.
+            prompt or None,
             old.completion if usage.output_tokens is None else usage.output_tokens,
             cached,
             old.reasoning if details is None else details.thinking_tokens,

@@ -118,7 +118,7 @@ class ResponseEventReader:
     def __init__(self) -> None:
         self.has_started = self.is_done = False
         self.warnings: tuple[str, ...] = ()
-        self._usage = Usage(0, 0)
+        self._usage = Usage()
         self._open: _Item | None = None
         self._open_index: int | None = None
         self._has_deltas = False
@@ -140,7 +140,7 @@ class ResponseEventReader:
                 # An upstream that rejects the request sends an error instead of this
                 # event.
                 self.has_started = True
-                return [Started(0, warnings=self.warnings)]
+                return [Started(None, warnings=self.warnings)]
             case "response.output_item.added":
                 return self._start_item(event)
             case "response.reasoning_summary_part.added" if (
@@ -225,8 +225,8 @@ class ResponseEventReader:
         details = usage.input_tokens_details or _InputDetails()
         output = usage.output_tokens_details or _OutputDetails()
         self._usage = Usage(
-            usage.input_tokens or 0,
-            usage.output_tokens or 0,
+            usage.input_tokens or None,
+            usage.output_tokens,
             details.cached_tokens,
             output.reasoning_tokens,
             details.cache_write_tokens,
