@@ -1046,9 +1046,9 @@ MUTANTS = (
     ),
     Mutant(
         "interleaved tool calls are emitted in the order of their deltas",
-        "packages/dragoman/src/dragoman/engines/upstream/tool_call_sequencer.py",
-        "if len(self._queue) == 1 or not head.name or not head.is_complete:",
-        "if len(self._queue) == 1:",
+        "packages/dragoman/src/dragoman/engines/upstream/answer_items.py",
+        "if not head.name or not (head.is_ended or (head.is_complete and not is_last)):",
+        "if not head.name or (is_last and not head.is_ended):",
         (UPSTREAM,),
     ),
     Mutant(

@@ -81,7 +81,8 @@ def test_empty_finish_reason_does_not_finish_choice() -> None:
 @pytest.mark.parametrize(
     ("word", "reason"),
     [
-        ("tool_calls", FinishReason.STOP),
+        ("stop", FinishReason.STOP),
+        ("end_turn", FinishReason.STOP),
         ("length", FinishReason.LENGTH),
         ("max_tokens", FinishReason.LENGTH),
         ("model_length", FinishReason.CONTEXT_LENGTH),

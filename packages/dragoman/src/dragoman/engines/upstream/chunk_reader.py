@@ -25,13 +25,16 @@ from ...core.events import (
     Usage,
 )
 from ...core.request import GenerateRequest
+from .answer_items import TextItem, TextKind
+from .chunk_deltas import ToolCallReader, is_plain, read_texts
 from .chunk_tokens import read_prompt_tokens, read_tokens
-from .errors import build_event_error, decode_data
-from .tool_call_sequencer import ToolCallSequencer
+from .errors import build_event_error, read_error, read_error_event
+from .event_decoding import build_decoder, decode_data, has_surrogates
 from .wire import (
     ChunkChoice,
     Delta,
     UpstreamChunk,
+    WireError,
     WireUsage,
 )
 
@@ -53,7 +56,8 @@ _WORDS_BY_REASON = {
 }
 _REASON_BY_WORD = {word: reason for reason, words in _WORDS_BY_REASON.items() for word in words}
 _DONE = b"[DONE]"
-_decode = msgspec.json.Decoder(UpstreamChunk).decode
+_CALL_WORDS = frozenset({"tool_calls", "function_call"})
+_decoder = build_decoder(UpstreamChunk)
 
 
 class ChunkReader:
@@ -75,11 +79,14 @@ class ChunkReader:
         self.has_started = self.is_done = False
         self.warnings: tuple[str, ...] = ()
 
-    def read(self, data: bytes) -> list[Event]:
+    def read(self, data: bytes, name: str = "") -> list[Event]:
         """Read one event of the stream, see `StreamReader.read`."""
-        if data == _DONE:
+        if not data.startswith(b"{") and data.strip().startswith(_DONE):
             self.is_done = True
             return []
+        if name == "error":
+            error = read_error_event(data)
+            raise build_event_error(error, has_started=self.has_started)
         return self.feed(decode_chunk(data))
 
     def read_whole(self, body: bytes) -> list[Event]:
@@ -92,10 +99,11 @@ class ChunkReader:
         Raises RequestError if the upstream rejects the request, EngineError if it fails
         or the chunk is invalid.
         """
-        if chunk.error is not None:
-            raise build_event_error(chunk.error, has_started=self.has_started)
-        if chunk.usage is not None:
-            self._usage = chunk.usage
+        if (error := _find_error(chunk)) is not None:
+            raise build_event_error(error, has_started=self.has_started)
+        choices = [choice for choice in chunk.choices or () if choice is not None]
+        usages = (chunk.usage, *(choice.usage for choice in choices))
+        self._usage = next((usage for usage in usages if usage is not None), self._usage)
         events: list[Event] = []
         if not self.has_started:
             self.has_started = True
@@ -117,7 +125,7 @@ class ChunkReader:
                     if isinstance(prompt, str)
                     else self._prompt_text or chunk.prompt_text or ""
                 )
-                sources = (chunk, *(chunk.choices or ()))
+                sources = (chunk, *choices)
                 # The upstream may have truncated a prompt of token ids; then it returns
                 # other ids than were sent.
                 sent_ids = prompt if isinstance(prompt, tuple) else ()
@@ -138,22 +146,23 @@ class ChunkReader:
                     else read_prompt_tokens(ids, rows, top)
                 )
                 events.append(PromptTokens(0, text, tokens))
-        for choice in chunk.choices or ():
-            if not 0 <= choice.index < len(self._choices):
-                raise EngineError(
-                    f"The upstream returned choice {choice.index}, which was not requested."
-                )
+        for choice in choices:
+            if choice.error:
+                raise build_event_error(read_error(choice.error), has_started=True)
+            index = choice.index or 0
+            if not 0 <= index < len(self._choices):
+                raise EngineError(f"The upstream returned choice {index}, which was not requested.")
             kv_transfer_params = chunk.kv_transfer_text if choice.finish_reason else None
-            events += self._choices[choice.index].feed(choice, kv_transfer_params)
+            events += self._choices[index].feed(choice, kv_transfer_params)
         return events
 
     def close(self) -> list[Event]:
         """Finish the stream. Raises EngineError if the response is incomplete."""
-        if not self.has_started or not all(choice.is_finished for choice in self._choices):
-            raise EngineError("The upstream's answer was cut off.")
+        events = [event for choice in self._choices for event in choice.close()]
         usage = self._usage
         details = self._usage.completion_tokens_details
         return [
+            *events,
             Finished(
                 Usage(
                     usage.prompt_tokens or None,
@@ -162,7 +171,7 @@ class ChunkReader:
                     None if details is None else details.reasoning_tokens,
                     self._count_written(),
                 )
-            )
+            ),
         ]
 
     def _count_written(self) -> int | None:
@@ -182,78 +191,122 @@ class ChunkReader:
 
 def decode_chunk(data: bytes) -> UpstreamChunk:
     """Decode a chunk, or a response that is not streamed. Raises EngineError."""
-    return decode_data(_decode, data, "chunk")
+    return decode_data(_decoder, data, "chunk")
+
+
+def _find_error(chunk: UpstreamChunk) -> WireError | None:
+    """Find the error of a chunk, in an envelope or without one."""
+    if chunk.error:
+        return read_error(chunk.error)
+    is_error = "error" in (chunk.object_type, chunk.type)
+    if is_error or (chunk.choices is None and (chunk.message or chunk.detail)):
+        fields = ("message", "detail", "type", "code", "param")
+        return read_error({name: getattr(chunk, name) for name in fields})
+    return None
 
 
 class _ChoiceReader:
-    """Reads the chunks of one choice. Buffers tokens that no event has carried yet."""
+    """Reads the chunks of one choice. Buffers tokens that no event has carried yet.
+
+    finish: the end of the choice, which is emitted at the end of the stream: some
+        servers send content after the reason.
+    """
 
     def __init__(self, choice: int, new_id: Callable[[], str]) -> None:
         self.choice = choice
-        self.calls = ToolCallSequencer(choice, new_id)
+        self.calls = ToolCallReader(choice, new_id)
+        self.items = self.calls.items
         self.pending_tokens: tuple[Token, ...] = ()
-        self.is_finished = False
+        self.finish: ChoiceFinished | None = None
+        self._finish_word = ""
+        self._whole: Delta | None = None
+        self._text = TextItem(TextDelta)
+        self._texts: dict[TextKind, TextItem] = {
+            TextDelta: self._text,
+            ReasoningDelta: TextItem(ReasoningDelta),
+            RefusalDelta: TextItem(RefusalDelta),
+        }
 
     def feed(self, chunk: ChunkChoice, kv_transfer_params: str | None = None) -> list[Event]:
         """Read one chunk. kv_transfer_params: see `core.engine.Ended`."""
-        if self.is_finished:
-            return []
         tokens = () if chunk.logprobs is None and chunk.token_ids is None else read_tokens(chunk)
         delta = chunk.delta
         # SGLang 0.4 and former versions of Ollama send an empty `finish_reason` until
         # the last chunk.
         if (
             delta is not None
-            and delta.content
+            and type(text := delta.content) is str
+            and text
             and not chunk.finish_reason
-            and delta.reasoning is None
-            and delta.reasoning_content is None
-            and delta.refusal is None
-            and delta.tool_calls is None
-            and not self.calls.is_open
+            and chunk.message is None
+            and not self.items.is_open
+            and is_plain(delta)
+            and (text.isascii() or not has_surrogates(text))
+            and not self._text.half
         ):
             # A fast path for the common case, with the same result as `_read_delta`.
+            self.items.record(self._text, text)
             if self.pending_tokens:
                 tokens = self.pending_tokens + tokens
                 self.pending_tokens = ()
-            return [TextDelta(self.choice, delta.content, tokens)]
-        events = self._read_delta(
-            chunk.delta or chunk.message or Delta(content=chunk.text), self.pending_tokens + tokens
-        )
+            return [TextDelta(self.choice, text, tokens)]
+        message = chunk.message
+        if delta is None and not (self.items.has_any):
+            # A response that is not streamed.
+            delta = message
+        elif message is not None:
+            # Some servers send whole messages in a stream: at its end, or like
+            # Perplexity in each chunk the text so far.
+            self._whole = message
+        self._read_delta(delta or Delta(content=chunk.text), self.pending_tokens + tokens)
         if chunk.finish_reason:
-            events += self.calls.close()
-            self.is_finished = True
-            reason = _REASON_BY_WORD.get(chunk.finish_reason)
-            if reason is None:
-                raise EngineError(
-                    f"The upstream ended its response with {chunk.finish_reason!r:.80}."
-                )
-            stop = chunk.matched_stop if chunk.stop_reason is None else chunk.stop_reason
-            matched_stop = (
-                stop if isinstance(stop, str | int) and reason is FinishReason.STOP else None
-            )
-            events.append(
-                ChoiceFinished(
-                    self.choice, reason, matched_stop, self.pending_tokens, kv_transfer_params
-                )
-            )
-        return events
+            self._complete()
+            self._read_finish(chunk, chunk.finish_reason, kv_transfer_params)
+        return self.items.take()
 
-    def _read_delta(self, delta: Delta, tokens: tuple[Token, ...]) -> list[Event]:
+    def close(self) -> list[Event]:
+        """Finish the choice. Raises EngineError if it is incomplete."""
+        if self.finish is None:
+            raise EngineError("The upstream's answer was cut off.")
+        self._complete()
+        self.items.close()
+        if self._finish_word in _CALL_WORDS:
+            self.items.check_not_empty(self._finish_word)
+        finish = msgspec.structs.replace(self.finish, tokens=self.pending_tokens)
+        return [*self.items.take(), finish]
+
+    def _read_finish(self, chunk: ChunkChoice, word: str, kv_transfer_params: str | None) -> None:
+        self.items.close()
+        reason = _REASON_BY_WORD.get(word)
+        if reason is None:
+            raise EngineError(f"The upstream ended its response with {word!r:.80}.")
+        stop = chunk.matched_stop if chunk.stop_reason is None else chunk.stop_reason
+        matched_stop = stop if isinstance(stop, str | int) and reason is FinishReason.STOP else None
+        self._finish_word = word
+        self.finish = ChoiceFinished(
+            self.choice, reason, matched_stop, kv_transfer_params=kv_transfer_params
+        )
+
+    def _read_delta(self, delta: Delta, tokens: tuple[Token, ...]) -> None:
         """Read a delta. The chunk's tokens are attached to its last event."""
-        events: list[Event] = []
-        if reasoning := delta.reasoning or delta.reasoning_content:
-            events.append(ReasoningDelta(self.choice, reasoning))
-        if delta.content:
-            events.append(TextDelta(self.choice, delta.content))
-        if delta.refusal:
-            events.append(RefusalDelta(self.choice, delta.refusal))
-        if events:
-            events = [*self.calls.close(), *events]
-        calls = delta.tool_calls or []
-        self.pending_tokens = () if events or calls else tokens
-        if events and not calls:
-            events[-1] = msgspec.structs.replace(events[-1], tokens=tokens)
+        pieces = [(kind, text, seal) for kind, text, seal in read_texts(delta) if text or seal]
+        calls = self.calls.list_deltas(delta)
+        self.pending_tokens = () if pieces or calls else tokens
+        for index, (kind, text, seal) in enumerate(pieces, 1):
+            is_last = index == len(pieces) and not calls
+            self.items.add(self._texts[kind], text, tokens if is_last else (), seal)
         for index, call in enumerate(calls, 1):
-            events += self.calls.feed(call, tokens if index == len(calls) else ())
-        return events
+            self.calls.feed(call, tokens if index == len(calls) else ())
+
+    def _complete(self) -> None:
+        """Compare a whole message with the deltas, and add what it has beyond them."""
+        message = self._whole
+        self._whole = None
+        if message is None:
+            return
+        wholes: dict[TextKind, str] = {}
+        for kind, text, _ in read_texts(message):
+            wholes[kind] = wholes.get(kind, "") + text
+        for kind, whole in wholes.items():
+            self.items.complete(self._texts[kind], whole)
+        self.calls.complete(self.calls.list_deltas(message))

@@ -350,8 +350,11 @@ class UpstreamEngine:
                 stream = EventStream(reader, response, receiver)
                 if receiver is not None:
                     response.receive_directly(stream.receive)
-                while not stream.is_done and (piece := await response.read()) is not None:
-                    for event in stream.feed(piece):
+                is_ended = False
+                while not stream.is_done and not is_ended:
+                    piece = await response.read()
+                    is_ended = piece is None
+                    for event in stream.end() if piece is None else stream.feed(piece):
                         yield event
                     if stream.failure is not None:
                         if isinstance(stream.failure, DragomanError):
@@ -367,9 +370,9 @@ class UpstreamEngine:
         prompt = request.prompt
         match self._config.kind.wire:
             case Wire.MESSAGES:
-                return MessageEventReader()
+                return MessageEventReader(self._new_id)
             case Wire.RESPONSES:
-                return ResponseEventReader()
+                return ResponseEventReader(self._new_id)
             case _ if request.return_prompt and isinstance(prompt, tuple):
                 detokenize_request = encode_detokenize_request(self._config.model, prompt)
                 detokenized = await self._fetch(

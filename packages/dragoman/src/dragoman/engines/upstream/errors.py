@@ -4,10 +4,10 @@ the upstream's message; the message of a server error is only logged.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
-from collections.abc import Callable
-from typing import TypeVar
+from typing import cast
 
 import msgspec
 
@@ -33,11 +33,10 @@ from ...core.errors import (
     RequestError,
     UnsupportedMediaType,
 )
+from .event_decoding import clean_text
 from .wire import UpstreamErrorBody, WireError
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 MAX_MESSAGE = 2_000
 """Characters of an upstream's error message that are kept."""
@@ -63,6 +62,10 @@ _SERVER_CODES = frozenset(
     {"overloaded", "timeout", "engine_error", "engine_paused", "internal_error"}
 )
 """Codes of server errors that are passed on, since clients act on them."""
+_OVERLOADED_CODES = frozenset({"overloaded", "engine_paused"})
+"""Codes of an overloaded server. Another code would hide from clients that they can
+retry.
+"""
 _INTERNAL_PARAMS = frozenset({"input_text", "input_tokens"})
 """Values of `param` in vLLM's error for a prompt that is too long. They name no field
 of a request.
@@ -76,6 +79,8 @@ _PROMPT = re.compile(
 _ANTHROPIC_CONTEXT = re.compile(r"prompt is too long: ([0-9]{1,9}) tokens > ([0-9]{1,9}) maximum")
 _STREAM_STATUSES = {
     "invalid_request_error": 400,
+    "invalid_argument": 400,
+    "context_length_exceeded": 400,
     "authentication_error": 401,
     "billing_error": 402,
     "permission_error": 403,
@@ -83,11 +88,21 @@ _STREAM_STATUSES = {
     "request_too_large": 413,
     "rate_limit_error": 429,
     "rate_limit_exceeded": 429,
+    "insufficient_quota": 429,
+    "resource_exhausted": 429,
     "overloaded": 503,
     "overloaded_error": 503,
+    "server_is_overloaded": 503,
+    "slow_down": 503,
+    "service_unavailable": 503,
+    "unavailable": 503,
+    "timeout": 504,
     "timeout_error": 504,
+    "deadline_exceeded": 504,
 }
-"""HTTP statuses for the types and codes of errors within a stream."""
+"""HTTP statuses for the types and codes of errors within a stream: Anthropic's,
+OpenAI's and Google's, in lower case.
+"""
 _decode = msgspec.json.Decoder(UpstreamErrorBody).decode
 
 
@@ -130,8 +145,8 @@ def parse_error(status: int, body: bytes, retry_after: str | None) -> DragomanEr
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         decoded = UpstreamErrorBody()
     match decoded:
-        case UpstreamErrorBody(error=WireError() as error):
-            pass
+        case UpstreamErrorBody(error=dict() | list()):
+            error = read_error(decoded.error)
         case (
             UpstreamErrorBody(error=str() as message)
             | UpstreamErrorBody(message=str() as message)
@@ -169,7 +184,8 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
     message = message or f"The upstream failed (HTTP {status})."
     # vLLM sends a number, which only repeats the status.
     code = error.code if isinstance(error.code, str) else None
-    if status >= 500 and code not in _SERVER_CODES:
+    allowed_codes = _OVERLOADED_CODES if status in (503, 529) else _SERVER_CODES
+    if status >= 500 and code not in allowed_codes:
         code = None
     if code == "model_not_found":
         return ModelNotFound(message, param=error.param)
@@ -195,16 +211,56 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
     return error_type(message, param=error.param, code=code, retry_after=retry_after)
 
 
+def read_error(value: object) -> WireError:
+    """Read an error in any of the vendors' forms: a text, an object, an object within
+    an `error` field, or Google's list of one.
+    """
+    match value:
+        case str():
+            return WireError(value, code=value if value.lower() in _STREAM_STATUSES else None)
+        case list():
+            return read_error(next(iter(cast("list[object]", value)), None))
+        case dict():
+            fields = cast("dict[str, object]", value)
+            if fields.get("error"):
+                return read_error(fields["error"])
+            code = next(
+                (
+                    fields[name]
+                    for name in ("code", "status_code", "status")
+                    if fields.get(name) is not None
+                ),
+                None,
+            )
+            type = fields.get("type")
+            param = fields.get("param")
+            return WireError(
+                _render_message(fields.get("message") or fields.get("detail")),
+                type if isinstance(type, str) else None,
+                param if isinstance(param, str) else None,
+                code if isinstance(code, str | int) else None,
+            )
+        case _:
+            return WireError()
+
+
+def _render_message(message: object) -> str | None:
+    if message is None or isinstance(message, str):
+        return None if message is None else clean_text(message)
+    return clean_text(json.dumps(message, ensure_ascii=False))
+
+
 def build_stream_error(error: WireError | str) -> DragomanError:
     """Build the error of a stream's error event. Its status is derived from its code or
     type, as it has no other.
     """
     if isinstance(error, str):
-        return build_error(500, WireError(error))
-    if isinstance(error.code, int) and 400 <= error.code < 600:
-        return build_error(error.code, error)
-    status = _STREAM_STATUSES.get(error.type or "", _STREAM_STATUSES.get(str(error.code), 500))
-    return build_error(status, error)
+        error = read_error(error)
+    code = str(error.code)
+    if code.isascii() and code.isdigit() and 400 <= int(code[:9]) < 600:
+        return build_error(int(code), error)
+    status = _STREAM_STATUSES.get(code.lower())
+    return build_error(status or _STREAM_STATUSES.get((error.type or "").lower(), 500), error)
 
 
 def build_event_error(error: WireError | str, *, has_started: bool) -> DragomanError:
@@ -220,13 +276,10 @@ def build_event_error(error: WireError | str, *, has_started: bool) -> DragomanE
     )
 
 
-def decode_data(decode: Callable[[bytes], T], data: bytes, what: str) -> T:
-    """Decode the data of one event. Raises EngineError if it is invalid.
-
-    what: what is decoded, for the error and the log.
-    """
+def read_error_event(data: bytes) -> WireError:
+    """Read the data of an event that is named `error`."""
     try:
-        return decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        log.warning("an upstream's %s cannot be parsed: %s", what, error)
-        raise EngineError(f"The upstream sent an invalid {what}.") from None
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        value = data.decode("utf-8", "replace")
+    return read_error(value)

@@ -49,9 +49,12 @@ class StreamReader(Protocol):
     is_done: bool
     warnings: tuple[str, ...]
 
-    def read(self, data: bytes) -> list[Event]:
+    def read(self, data: bytes, name: str = "") -> list[Event]:
         """Read the data of one event. Raises RequestError if the upstream rejects the
         request, EngineError if it fails or the event is invalid.
+
+        name: the event's name in the stream, which some servers do not repeat in the
+            data.
         """
         ...
 
@@ -100,13 +103,17 @@ class EventStream:
             pieces = self._sse.feed(piece)
             if self._sse.warnings and not self._reader.has_started:
                 self._reader.warnings = decode_warnings(self._sse.warnings) or self._reader.warnings
-            for data in pieces:
-                events += self._reader.read(data)
+            for data, name in zip(pieces, self._sse.names, strict=True):
+                events += self._reader.read(data, name)
                 if self._reader.is_done:
                     break
         except Exception as error:
             self.failure = error
         return events
+
+    def end(self) -> list[Event]:
+        """Return the events of a last event that no blank line ends."""
+        return self.feed(b"\n\n")
 
     def receive(self, piece: bytes) -> bool:
         """Pass the events of a piece to the receiver; return whether the piece was

@@ -1,11 +1,14 @@
-"""Reads the events of an upstream's Messages response. Pure."""
+"""Reads an upstream's Messages response: its events, or the message that a server sent
+instead of them. Pure.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from ...core.errors import EngineError
 from ...core.events import (
@@ -16,15 +19,15 @@ from ...core.events import (
     ReasoningDelta,
     Started,
     TextDelta,
-    ToolCallDelta,
-    ToolCallStart,
     Usage,
 )
 from ...core.message import (
     SealKind,
 )
-from .errors import build_event_error, decode_data
-from .wire import WireError
+from .answer_items import CallItem, ItemSequencer, TextItem, TextKind, render_arguments
+from .content_parts import join_content
+from .errors import build_event_error, read_error, read_error_event
+from .event_decoding import build_decoder, clean_text, decode_data
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +42,9 @@ _REASONS = {
 }
 
 
+_BLOCK_TYPES = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
+
+
 class _OutputDetails(Struct, frozen=True, gc=False):
     thinking_tokens: int | None = None
 
@@ -51,29 +57,41 @@ class _Usage(Struct, frozen=True, gc=False):
     output_tokens_details: _OutputDetails | None = None
 
 
-class _Message(Struct, frozen=True):
-    usage: _Usage | None = None
-
-
 class _Block(Struct, frozen=True):
-    type: str
-    text: str | None = None
-    thinking: str | None = None
+    """A content block. text, thinking, input: usually empty in a stream, where deltas
+    follow.
+    """
+
+    type: str | None = None
+    text: object = None
+    thinking: object = None
     signature: str | None = None
     data: str | None = None
-    id: str | None = None
+    id: str | int | None = None
     name: str | None = None
-    input: Raw = Raw()
+    input: object = None
 
 
-class _Delta(Struct, frozen=True, gc=False):
+class _Message(Struct, frozen=True):
+    """A message. In a stream, its content is usually empty, as blocks follow."""
+
+    type: str | None = None
+    content: list[_Block | None] | str | None = None
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    usage: _Usage | None = None
+    error: object = None
+    message: object = None
+
+
+class _Delta(Struct, frozen=True):
     """The delta of a block, or of the message, which has no type."""
 
     type: str | None = None
-    text: str | None = None
-    thinking: str | None = None
+    text: object = None
+    thinking: object = None
     signature: str | None = None
-    partial_json: str | None = None
+    partial_json: object = None
     stop_reason: str | None = None
     stop_sequence: str | None = None
 
@@ -83,160 +101,278 @@ class _WireEvent(Struct, frozen=True):
     Anthropic may add new ones.
     """
 
-    type: str
+    type: str | None = None
     index: int | None = None
-    message: _Message | None = None
+    message: _Message | str | None = None
     content_block: _Block | None = None
     delta: _Delta | None = None
     usage: _Usage | None = None
-    error: WireError | str | None = None
+    error: object = None
 
 
-_decode = msgspec.json.Decoder(_WireEvent).decode
+_decoder = build_decoder(_WireEvent)
+_message_decoder = build_decoder(_Message)
+
+
+class _OpenBlock:
+    """What has been received of a block.
+
+    call: the call of a tool_use block.
+    is_whole: whether it came whole, as part of a message.
+    """
+
+    def __init__(self, start: _Block, call: CallItem | None) -> None:
+        self.start = start
+        self.call = call
+        self.signature = [start.signature or ""]
+        self.is_open = True
+        self.is_whole = False
+        self._texts: dict[TextKind, TextItem] = {}
+
+    def find_text(self, kind: TextKind) -> TextItem:
+        return self._texts.setdefault(kind, TextItem(kind))
+
+    @property
+    def is_untouched(self) -> bool:
+        has_arguments = self.call is not None and any(self.call.pieces)
+        return not has_arguments and not any(item.pieces for item in self._texts.values())
 
 
 class MessageEventReader:
-    """Implements `StreamReader` for the events of one message."""
+    """Implements `StreamReader` for the events of one message.
 
-    def __init__(self) -> None:
+    new_id: as in `ItemSequencer`.
+    """
+
+    def __init__(self, new_id: Callable[[], str] | None = None) -> None:
         self.has_started = self.is_done = False
         self.warnings: tuple[str, ...] = ()
         self._usage = Usage()
-        self._open: _Block | None = None
-        self._open_index = -1
-        self._signature: list[str] = []
-        # Whether the open call has arguments so far; and whether an ended call had
-        # none, so `{}` may have to be sent.
-        self._has_arguments = self._owes_arguments = False
-        self._has_finished = False
+        self._items = ItemSequencer(0, new_id)
+        self._blocks: dict[int, _OpenBlock] = {}
+        self._last_index = -1
+        # A call that has ended without arguments so far: `{}` may have to be sent.
+        self._bare_call: CallItem | None = None
+        self._finish: ChoiceFinished | None = None
+        self._stop_reason: str | None = None
 
-    def read(self, data: bytes) -> list[Event]:
-        event = decode_data(_decode, data, "event")
-        if event.type == "content_block_delta":
-            return self._read_delta(event)
+    def read(self, data: bytes, name: str = "") -> list[Event]:
+        if data.strip() == b"[DONE]":
+            # Gateways in front of Messages add the end of OpenAI's streams.
+            return []
+        if name == "error":
+            error = read_error_event(data)
+            raise build_event_error(error, has_started=self.has_started)
+        event = decode_data(_decoder, data, "event")
+        type = event.type or name
+        if type == "error" or event.error:
+            error = read_error(event.error or event.message)
+            raise build_event_error(error, has_started=self.has_started)
+        if type == "content_block_delta":
+            self._read_delta(event)
+            return self._items.take()
         events: list[Event] = []
-        match event.type:
-            case "error":
-                raise build_event_error(event.error or WireError(), has_started=self.has_started)
+        message = event.message if isinstance(event.message, _Message) else None
+        match type:
             case "message_start":
-                self._count(None if event.message is None else event.message.usage)
-                self.has_started = True
-                # The output tokens of this event are those so far; only `message_delta`
-                # has all.
-                self._usage = msgspec.structs.replace(self._usage, completion=None)
-                usage = self._usage
-                events.append(
-                    Started(
-                        usage.prompt,
-                        usage.cached,
-                        written_tokens=usage.written,
-                        warnings=self.warnings,
-                    )
-                )
+                events = self._start(message or _Message())
+                if self._finish is None:
+                    # The output tokens of this event are those so far; only
+                    # `message_delta` has all.
+                    self._usage = msgspec.structs.replace(self._usage, completion=None)
             case "content_block_start":
-                events = [*self._stop_block(), *self._start_block(event)]
+                self._start_block(event.index, event.content_block)
             case "content_block_stop":
-                events = self._stop_block()
+                self._stop_block(self._find_block(event.index))
             case "message_delta":
                 self._count(event.usage)
-                events = self._stop_block()
                 delta = event.delta or _Delta()
-                if delta.stop_reason is None:
-                    return events
-                reason = _REASONS.get(delta.stop_reason)
-                if reason is None or not self.has_started or self._has_finished:
-                    raise EngineError(
-                        f"The upstream ended its response with {delta.stop_reason!r:.80}."
-                    )
-                self._has_finished = True
-                # Only if the token limit did not cut the call before its arguments.
-                if self._owes_arguments and reason is FinishReason.STOP:
-                    events.append(ToolCallDelta(0, "{}"))
-                stop = delta.stop_sequence if delta.stop_reason == "stop_sequence" else None
-                events.append(ChoiceFinished(0, reason, stop))
+                self._read_stop(delta.stop_reason, delta.stop_sequence)
             case "message_stop":
-                self.is_done = True
+                self._read_message(message or _Message())
+                return [*self._items.take(), *self._stop()]
             case _:
                 pass
-        return events
+        return [*events, *self._items.take()]
 
     def read_whole(self, body: bytes) -> list[Event]:
-        del body
-        raise EngineError("The upstream answered without a stream.")
+        message = decode_data(_message_decoder, body, "message")
+        if message.type == "error" or message.error:
+            error = read_error(message.error or message.message)
+            raise build_event_error(error, has_started=False)
+        events = self._start(message)
+        return [*events, *self._items.take(), *self._stop()]
 
     def close(self) -> list[Event]:
-        if not self.is_done or not self._has_finished:
+        if not self.is_done or self._finish is None:
             raise EngineError("The upstream's answer was cut off.")
         return [Finished(self._usage)]
 
-    def _start_block(self, event: _WireEvent) -> list[Event]:
-        block = event.content_block
-        if block is None or not self.has_started or self._has_finished:
+    def _start(self, message: _Message) -> list[Event]:
+        """Read the start of the message, which some servers send whole."""
+        self._count(message.usage)
+        events: list[Event] = []
+        if not self.has_started:
+            self.has_started = True
+            usage = self._usage
+            events.append(
+                Started(
+                    usage.prompt,
+                    usage.cached,
+                    written_tokens=usage.written,
+                    warnings=self.warnings,
+                )
+            )
+        self._read_message(message)
+        return events
+
+    def _read_message(self, message: _Message) -> None:
+        """Read the blocks of a message, and compare those that are known."""
+        content = message.content
+        if isinstance(content, str):
+            content = [_Block("text", content)] if content else []
+        for i, block in enumerate(block for block in content or () if block is not None):
+            if (known := self._blocks.get(i)) is None:
+                self._start_block(i, block)
+                self._blocks[i].is_whole = True
+                self._stop_block(self._blocks[i])
+            else:
+                self._complete_block(known, block)
+        self._read_stop(message.stop_reason, message.stop_sequence)
+
+    def _start_block(self, index: int | None, block: _Block | None) -> None:
+        if block is None or not self.has_started or self._finish is not None:
             raise EngineError("The upstream sent an event out of order.")
-        self._open = block
-        self._open_index = -1 if event.index is None else event.index
-        self._signature = [block.signature or ""]
-        owed = [ToolCallDelta(0, "{}")] if self._owes_arguments else []
-        self._has_arguments = self._owes_arguments = False
+        if index is None:
+            index = max(self._blocks, default=-1) + 1
+        known = self._blocks.get(index)
+        if known is not None:
+            if known.is_open and known.is_untouched and known.start == block:
+                # A repeated event.
+                return
+            # Some servers number all blocks 0. But the block must be another one.
+            if known.is_whole or (block.id is not None and block.id == known.start.id):
+                raise EngineError(f"The upstream started content block {index} twice.")
+        if (last := self._blocks.get(self._last_index)) is not None and last.call is None:
+            # Some servers do not end blocks. A tool_use block may be interleaved with
+            # the next.
+            self._stop_block(last)
+        self._end_bare_call(has_arguments=True)
+        call: CallItem | None = None
+        if block.type == "tool_use":
+            if not block.name:
+                raise EngineError("The upstream started a tool call without a name.")
+            id = None if block.id in (None, "") else str(block.id)
+            call = self._items.start_call(id, block.name)
+        self._blocks[index] = opened = _OpenBlock(block, call)
+        self._last_index = index
+        for kind, text in _read_block(block):
+            self._items.add(opened.find_text(kind), text)
         match block.type:
-            case "text" if block.text:
-                return [*owed, TextDelta(0, block.text)]
-            case "thinking" if block.thinking:
-                return [*owed, ReasoningDelta(0, block.thinking)]
             case "redacted_thinking":
-                return [
-                    *owed,
-                    ReasoningDelta(0, "", seal=SealKind.ANTHROPIC_REDACTED + (block.data or "")),
-                ]
-            case "tool_use":
-                if not block.id or not block.name:
-                    raise EngineError("The upstream started a tool call without a name or an id.")
-                return [*owed, ToolCallStart(0, block.id, block.name)]
-            case "text" | "thinking":
-                return [*owed]
-            case _:
+                seal = SealKind.ANTHROPIC_REDACTED + (block.data or "")
+                self._items.add(opened.find_text(ReasoningDelta), "", seal=seal)
+            case type if type not in _BLOCK_TYPES:
                 # Such as blocks of tools that the vendor runs, which no request asks
                 # for.
                 log.warning(
                     "a block of type %.40r in an upstream's response was ignored", block.type
                 )
-                return [*owed]
+            case _:
+                pass
 
-    def _read_delta(self, event: _WireEvent) -> list[Event]:
-        block = self._open
+    def _find_block(self, index: int | None) -> _OpenBlock | None:
+        return self._blocks.get(self._last_index if index is None else index)
+
+    def _read_delta(self, event: _WireEvent) -> None:
+        block = self._find_block(event.index)
         delta = event.delta
-        if (
-            block is None
-            or delta is None
-            or (event.index is not None and event.index != self._open_index)
-        ):
+        if block is None or delta is None or (not block.is_open and block.call is None):
             raise EngineError("The upstream sent an event out of order.")
-        if delta.text and block.type == "text":
-            return [TextDelta(0, delta.text)]
-        if delta.thinking and block.type == "thinking":
-            return [ReasoningDelta(0, delta.thinking)]
         if delta.signature:
-            self._signature.append(delta.signature)
-        if delta.partial_json and block.type == "tool_use":
-            self._has_arguments = True
-            return [ToolCallDelta(0, delta.partial_json)]
-        return []
+            block.signature.append(delta.signature)
+        if block.start.type not in _BLOCK_TYPES:
+            return
+        fields: tuple[tuple[TextKind, object], ...] = (
+            (TextDelta, delta.text),
+            (ReasoningDelta, delta.thinking),
+        )
+        for kind, content in fields:
+            if content and block.call is not None:
+                raise EngineError("The upstream sent text within a tool call.")
+            text = content if isinstance(content, str) else join_content(content, kind)
+            self._items.add(block.find_text(kind), text)
+        if arguments := render_arguments(delta.partial_json):
+            if block.call is None:
+                raise EngineError("The upstream sent arguments outside of a tool call.")
+            self._items.add_arguments(block.call, arguments)
 
-    def _stop_block(self) -> list[Event]:
-        block = self._open
-        self._open = None
-        if block is None:
-            return []
-        if block.type == "thinking" and (signature := "".join(self._signature)):
-            return [ReasoningDelta(0, "", seal=SealKind.ANTHROPIC + signature)]
-        if block.type == "tool_use" and not self._has_arguments:
-            # Some servers send the whole input in the block itself.
-            if bytes(block.input) not in (b"", b"{}", b"null"):
-                return [ToolCallDelta(0, bytes(block.input).decode())]
+    def _stop_block(self, block: _OpenBlock | None) -> None:
+        if block is None or not block.is_open:
+            return
+        block.is_open = False
+        if block.start.type == "thinking" and (signature := "".join(block.signature)):
+            seal = SealKind.ANTHROPIC + clean_text(signature)
+            self._items.add(block.find_text(ReasoningDelta), "", seal=seal)
+        call = block.call
+        if call is None:
+            return
+        # Some servers send the whole input in the block itself.
+        if block.start.input not in (None, {}):
+            self._items.complete_call(call, block.start.input)
+        if call.text.strip():
+            self._items.end_call(call)
+        else:
             # The next events show whether the call has no arguments, or the token limit
             # cut it before them.
-            self._owes_arguments = True
-        return []
+            self._end_bare_call(has_arguments=True)
+            self._bare_call = call
+
+    def _complete_block(self, known: _OpenBlock, whole: _Block) -> None:
+        """Compare a whole block with what was received of it, and add the rest."""
+        texts: dict[TextKind, str] = {}
+        for kind, text in _read_block(whole):
+            texts[kind] = texts.get(kind, "") + text
+        for kind, text in texts.items():
+            self._items.complete(known.find_text(kind), text)
+        if known.call is not None and whole.input not in (None, {}):
+            self._items.complete_call(known.call, whole.input)
+        self._stop_block(known)
+
+    def _end_bare_call(self, *, has_arguments: bool) -> None:
+        """End the call without arguments, if any. has_arguments: whether it has the
+        arguments `{}`.
+        """
+        call = self._bare_call
+        self._bare_call = None
+        if call is not None and not call.is_ended:
+            if has_arguments and not call.text.strip():
+                self._items.add_arguments(call, "{}")
+            self._items.end_call(call)
+
+    def _read_stop(self, stop_reason: str | None, stop_sequence: str | None) -> None:
+        """Read the reason of the end, if there is one."""
+        if stop_reason is None:
+            return
+        reason = _REASONS.get(stop_reason)
+        is_repeated = stop_reason == self._stop_reason
+        if reason is None or not self.has_started or (self._finish is not None and not is_repeated):
+            raise EngineError(f"The upstream ended its response with {stop_reason!r:.80}.")
+        for block in self._blocks.values():
+            self._stop_block(block)
+        # Only if the token limit did not cut the call before its arguments.
+        self._end_bare_call(has_arguments=reason is FinishReason.STOP)
+        self._items.close()
+        if stop_reason == "tool_use":
+            self._items.check_not_empty(stop_reason)
+        stop = stop_sequence if stop_reason == "stop_sequence" else None
+        self._stop_reason = stop_reason
+        self._finish = ChoiceFinished(0, reason, None if stop is None else clean_text(stop))
+
+    def _stop(self) -> list[Event]:
+        """Read the end of the stream."""
+        self.is_done = True
+        return [] if self._finish is None else [self._finish]
 
     def _count(self, usage: _Usage | None) -> None:
         """Update the usage. The counts of `message_delta` are for the whole message;
@@ -268,3 +404,11 @@ class MessageEventReader:
             old.reasoning if details is None else details.thinking_tokens,
             written,
         )
+
+
+def _read_block(block: _Block) -> Iterator[tuple[TextKind, str]]:
+    """Read the texts of a block, which is whole or the start of one."""
+    if block.type == "text":
+        yield TextDelta, join_content(block.text)
+    elif block.type == "thinking":
+        yield ReasoningDelta, join_content(block.thinking, ReasoningDelta)

@@ -1,10 +1,14 @@
-"""Reads the events of an upstream's Responses response. Pure."""
+"""Reads an upstream's Responses response: its events, or the response object that a
+server sent instead of them. Pure.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import cast
 
-import msgspec
 from msgspec import Struct
 
 from ...core.errors import EngineError
@@ -17,15 +21,15 @@ from ...core.events import (
     RefusalDelta,
     Started,
     TextDelta,
-    ToolCallDelta,
-    ToolCallStart,
     Usage,
 )
 from ...core.message import (
     SealKind,
 )
-from .errors import build_event_error, decode_data
-from .wire import WireError
+from .answer_items import CallItem, ItemSequencer, TextItem, TextKind, render_arguments
+from .content_parts import join_content, read_content
+from .errors import build_event_error, read_error, read_error_event
+from .event_decoding import build_decoder, clean_text, decode_data
 
 log = logging.getLogger(__name__)
 
@@ -59,177 +63,443 @@ class _Reason(Struct, frozen=True):
     reason: str | None = None
 
 
+class _Item(Struct, frozen=True):
+    """An output item. arguments: JSON text, or the object itself."""
+
+    type: str | None = None
+    id: str | int | None = None
+    call_id: str | int | None = None
+    name: str | None = None
+    arguments: object = None
+    input: object = None
+    encrypted_content: str | None = None
+    content: object = None
+    summary: object = None
+
+
 class _Response(Struct, frozen=True):
-    error: WireError | None = None
+    """A response. output_text: the text of `output`, a convenience of the SDKs that
+    some servers send.
+    """
+
+    status: str | None = None
+    error: object = None
     incomplete_details: _Reason | None = None
     usage: _Usage | None = None
-
-
-class _Part(Struct, frozen=True):
-    text: str | None = None
-    refusal: str | None = None
-
-
-class _Item(Struct, frozen=True):
-    type: str
-    call_id: str | None = None
-    name: str | None = None
-    arguments: str | None = None
-    input: str | None = None
-    encrypted_content: str | None = None
-    content: list[_Part] | None = None
-    summary: list[_Part] | None = None
+    output: list[_Item | None] | None = None
+    output_text: str | None = None
+    type: str | None = None
+    message: object = None
 
 
 class _WireEvent(Struct, frozen=True):
     """Any event; `type` selects the fields that apply. The fields of an error are
     either here or in `error`.
+
+    part, text, refusal, arguments, input: of events that end a part or a call.
     """
 
-    type: str
+    type: str | None = None
+    sequence_number: int | None = None
     output_index: int | None = None
+    item_id: str | int | None = None
+    content_index: int | None = None
     summary_index: int | None = None
     item: _Item | None = None
-    delta: str | None = None
+    delta: object = None
+    part: object = None
+    text: object = None
+    refusal: object = None
+    name: str | None = None
+    arguments: object = None
+    input: object = None
     response: _Response | None = None
-    error: WireError | str | None = None
-    message: str | None = None
+    error: object = None
+    message: object = None
     code: str | int | None = None
     param: str | None = None
 
 
-_decode = msgspec.json.Decoder(_WireEvent).decode
+_decoder = build_decoder(_WireEvent)
+_response_decoder = build_decoder(_Response)
 
 
-_DELTAS = {
-    "response.output_text.delta": TextDelta,
-    "response.refusal.delta": RefusalDelta,
-    "response.reasoning.delta": ReasoningDelta,
-    "response.reasoning_text.delta": ReasoningDelta,
-    "response.reasoning_summary_text.delta": ReasoningDelta,
-    "response.function_call_arguments.delta": ToolCallDelta,
-    "response.custom_tool_call_input.delta": ToolCallDelta,
+class _Group(StrEnum):
+    """The texts of an item, each a list of parts."""
+
+    TEXT = "text"
+    REFUSAL = "refusal"
+    CONTENT = "content"
+    SUMMARY = "summary"
+
+
+_KINDS: dict[_Group, TextKind] = {
+    _Group.TEXT: TextDelta,
+    _Group.REFUSAL: RefusalDelta,
+    _Group.CONTENT: ReasoningDelta,
+    _Group.SUMMARY: ReasoningDelta,
 }
+_TEXT_EVENTS = {
+    "response.output_text": _Group.TEXT,
+    "response.refusal": _Group.REFUSAL,
+    "response.reasoning": _Group.CONTENT,
+    "response.reasoning_text": _Group.CONTENT,
+    "response.reasoning_summary": _Group.SUMMARY,
+    "response.reasoning_summary_text": _Group.SUMMARY,
+}
+_CALL_EVENTS = ("response.function_call_arguments", "response.custom_tool_call_input")
+_PART_EVENTS = ("response.content_part", "response.reasoning_summary_part")
+
+
+class _OpenItem:
+    """What has been received of an output item.
+
+    call: the call of an item that is one.
+    has_start: whether its start has been received; some servers send only the rest.
+    parts: the texts of each group, by the index of the part.
+    """
+
+    def __init__(self, start: _Item, index: int | None, *, has_start: bool) -> None:
+        self.type = start.type
+        self.id = start.id
+        self.call_id = start.call_id
+        self.index = index
+        self.has_start = has_start
+        self.is_done = False
+        self.is_sealed = False
+        self.call: CallItem | None = None
+        self.parts: dict[tuple[_Group, int], TextItem] = {}
+
+    def list_parts(self, group: _Group) -> list[TextItem]:
+        return [part for (other, _), part in self.parts.items() if other is group]
+
+    def find_part(self, group: _Group, index: int | None) -> TextItem:
+        """Find a part, or begin one. Without an index, it is the last one."""
+        if index is None:
+            index = max((i for other, i in self.parts if other is group), default=0)
+        return self.parts.setdefault((group, index), TextItem(_KINDS[group]))
+
+    def begin_part(self, group: _Group) -> TextItem:
+        indexes = [index for other, index in self.parts if other is group]
+        return self.find_part(group, max(indexes, default=-1) + 1)
+
+    def has_text(self, kind: TextKind) -> bool:
+        return any(part.pieces for part in self.parts.values() if part.kind is kind)
 
 
 class ResponseEventReader:
-    """Reads the events of one response. Implements `engine.StreamReader`."""
+    """Reads the events of one response. Implements `event_stream.StreamReader`.
 
-    def __init__(self) -> None:
+    new_id: as in `ItemSequencer`.
+    """
+
+    def __init__(self, new_id: Callable[[], str] | None = None) -> None:
         self.has_started = self.is_done = False
         self.warnings: tuple[str, ...] = ()
         self._usage = Usage()
-        self._open: _Item | None = None
-        self._open_index: int | None = None
-        self._has_deltas = False
+        self._sequencer = ItemSequencer(0, new_id)
+        self._items: list[_OpenItem] = []
+        # The hash of each event's data, by the event's number.
+        self._hashes: dict[int, int] = {}
 
-    def read(self, data: bytes) -> list[Event]:  # noqa: PLR0911 - a table
-        event = decode_data(_decode, data, "event")
-        if (build := _DELTAS.get(event.type)) is not None:
-            if self._open is None or event.output_index != self._open_index:
-                raise EngineError("The upstream sent an event out of order.")
-            self._has_deltas = self._has_deltas or bool(event.delta)
-            return [build(0, event.delta)] if event.delta else []
-        match event.type:
-            case "error":
-                error = event.error or WireError(event.message, None, event.param, event.code)
-                raise build_event_error(error, has_started=self.has_started)
-            case "response.created" | "response.in_progress" | "response.queued" if (
-                not self.has_started
+    def read(self, data: bytes, name: str = "") -> list[Event]:
+        if data.strip() == b"[DONE]":
+            # Gateways in front of Responses add the end of Chat Completions.
+            return []
+        if name == "error":
+            error = read_error_event(data)
+            raise build_event_error(error, has_started=self.has_started)
+        event = decode_data(_decoder, data, "event")
+        if self._is_repeated(event.sequence_number, data):
+            return []
+        type = event.type or name
+        if type == "error" or (event.error and event.response is None):
+            fields = {"message": event.message, "code": event.code, "param": event.param}
+            error = read_error(event.error or fields)
+            raise build_event_error(error, has_started=self.has_started)
+        match type:
+            case "response.created" | "response.in_progress" | "response.queued":
+                return self._start()
+            case (
+                "response.completed"
+                | "response.incomplete"
+                | "response.failed"
+                | "response.cancelled"
             ):
-                # An upstream that rejects the request sends an error instead of this
-                # event.
-                self.has_started = True
-                return [Started(None, warnings=self.warnings)]
-            case "response.output_item.added":
-                return self._start_item(event)
-            case "response.reasoning_summary_part.added" if (
-                event.summary_index and self._has_deltas
-            ):
-                # The parts of a summary are paragraphs, and no event contains the break
-                # between them.
-                return [ReasoningDelta(0, "\n\n")]
-            case "response.output_item.done":
-                return self._finish_item(event)
-            case "response.completed" | "response.incomplete" | "response.failed":
-                return self._finish(event.type, event.response or _Response())
+                return self._finish(type, event.response or _Response())
             case _:
-                return []
+                pass
+        events = self._start() if type.startswith("response.") else []
+        self._read_item_event(type, event)
+        return [*events, *self._sequencer.take()]
 
     def read_whole(self, body: bytes) -> list[Event]:
-        del body
-        raise EngineError("The upstream answered without a stream.")
+        response = decode_data(_response_decoder, body, "response")
+        if response.type == "error" or (response.status is None and response.error):
+            error = read_error(response.error or response.message)
+            raise build_event_error(error, has_started=False)
+        if response.status not in ("completed", "incomplete", "failed", "cancelled"):
+            raise EngineError(f"The upstream sent a response of status {response.status!r:.80}.")
+        return self._finish("response.completed", response)
 
     def close(self) -> list[Event]:
         if not self.is_done:
             raise EngineError("The upstream's answer was cut off.")
         return [Finished(self._usage)]
 
-    def _start_item(self, event: _WireEvent) -> list[Event]:
-        item = event.item
-        if item is None or self._open is not None or not self.has_started:
-            raise EngineError("The upstream sent an event out of order.")
-        self._open = item
-        self._open_index = event.output_index
-        self._has_deltas = False
-        if item.type not in _CALLS:
-            if item.type not in ("message", "reasoning"):
-                # Items of the vendor's server-side tools, which this server never
-                # requests.
-                log.warning("an upstream's item of type %.40r was left out", item.type)
-            return []
-        if not item.call_id or not item.name:
-            raise EngineError("The upstream started a tool call without a name or an id.")
-        return [ToolCallStart(0, item.call_id, item.name, (), item.type == "custom_tool_call")]
-
-    def _finish_item(self, event: _WireEvent) -> list[Event]:
-        """Finish the open item. If the upstream sent no deltas, the content is taken
-        from the item itself.
+    def _start(self) -> list[Event]:
+        """Return `Started` once. An upstream that rejects the request sends an error
+        before any other event.
         """
+        if self.has_started:
+            return []
+        self.has_started = True
+        return [Started(None, warnings=self.warnings)]
+
+    def _is_repeated(self, number: int | None, data: bytes) -> bool:
+        """Whether an event has been read before, by its number. Some servers give all
+        events the same.
+        """
+        if number is None:
+            return False
+        is_counting = len(self._hashes) > 1
+        is_repeated = is_counting and self._hashes.get(number) == hash(data)
+        self._hashes[number] = hash(data)
+        return is_repeated
+
+    def _read_item_event(self, type: str, event: _WireEvent) -> None:
+        name, _, step = type.rpartition(".")
+        is_delta = step == "delta"
+        if type == "response.output_item.added":
+            self._start_item(event)
+        elif type == "response.output_item.done":
+            self._complete_item(self._find_item(event, event.item), event.item or _Item())
+        elif name in _TEXT_EVENTS and (is_delta or step == "done"):
+            self._read_text(_TEXT_EVENTS[name], event, is_delta=is_delta)
+        elif name in _CALL_EVENTS and (is_delta or step == "done"):
+            self._read_arguments(name, event, is_delta=is_delta)
+        elif name in _PART_EVENTS:
+            self._read_part(event, starts=step == "added", is_summary="summary" in name)
+        elif is_delta and event.delta and "_call" not in name and ".audio" not in name:
+            # Only the vendor's own tools, which no request asks for, may be left out.
+            raise EngineError(f"The upstream sent an event of the unknown type {type!r:.80}.")
+
+    def _find_item(self, event: _WireEvent, item: _Item | None = None) -> _OpenItem:
+        """Find the item of an event by its index or id, or else the last one; begin it
+        if its start has not come.
+        """
+        index = event.output_index
+        id = event.item_id if item is None else item.id
+        found = (
+            [known for known in self._items if index is not None and known.index == index]
+            or [known for known in self._items if id is not None and known.id == id]
+            or [
+                known for known in self._items if index is None and (id is None or known.id is None)
+            ]
+        )
+        return found[-1] if found else self._begin_item(item or _Item(id=id), index)
+
+    def _start_item(self, event: _WireEvent) -> None:
         item = event.item
-        if self._open is None or item is None or event.output_index != self._open_index:
+        if item is None:
             raise EngineError("The upstream sent an event out of order.")
-        self._open = None
-        events: list[Event] = []
-        if not self._has_deltas:
-            arguments = item.arguments or item.input
-            if item.type in _CALLS and arguments:
-                events.append(ToolCallDelta(0, arguments))
-            elif item.type == "message":
-                parts = item.content or []
-                events += [TextDelta(0, part.text) for part in parts if part.text]
-                events += [RefusalDelta(0, part.refusal) for part in parts if part.refusal]
-            elif item.type == "reasoning":
-                texts = [part.text for part in item.content or item.summary or () if part.text]
-                events += [ReasoningDelta(0, "\n\n".join(texts))] if texts else []
-        if item.type == "reasoning" and item.encrypted_content:
-            events.append(ReasoningDelta(0, "", seal=SealKind.OPENAI + item.encrypted_content))
-        return events
+        known = [
+            known
+            for known in self._items
+            if event.output_index is not None
+            and known.index == event.output_index
+            and (known.id, known.type) == (item.id, item.type)
+        ]
+        if not known:
+            opened = self._begin_item(item, event.output_index, has_start=True)
+            self._complete_texts(opened, item)
+            if opened.call is not None:
+                arguments = render_arguments(_get_arguments(item))
+                self._sequencer.add_arguments(opened.call, arguments)
+
+    def _begin_item(
+        self, item: _Item, index: int | None = None, *, has_start: bool = False
+    ) -> _OpenItem:
+        opened = _OpenItem(item, index, has_start=has_start)
+        self._items.append(opened)
+        if item.type in _CALLS:
+            self._begin_call(opened, item.type == "custom_tool_call", item)
+        elif item.type not in ("message", "reasoning", None):
+            # Items of the vendor's server-side tools, which this server never requests.
+            log.warning("an upstream's item of type %.40r was left out", item.type)
+        return opened
+
+    def _begin_call(self, opened: _OpenItem, custom: bool, item: _Item) -> CallItem:
+        id = item.call_id or item.id
+        call = self._sequencer.start_call(str(id) if id else None, item.name or "", custom=custom)
+        opened.call = call
+        return call
+
+    def _read_text(self, group: _Group, event: _WireEvent, *, is_delta: bool) -> None:
+        item = self._find_item(event)
+        index = event.summary_index if group is _Group.SUMMARY else event.content_index
+        part = item.find_part(group, index)
+        if is_delta:
+            delta = event.delta
+            text = delta if isinstance(delta, str) else join_content(delta, part.kind)
+            self._add_text(item, part, text)
+        else:
+            whole = event.refusal if group is _Group.REFUSAL else event.text
+            self._complete_part(item, part, join_content(whole, part.kind))
+
+    def _read_part(self, event: _WireEvent, *, starts: bool, is_summary: bool) -> None:
+        """Read a part that starts or ends, whole or with its first text."""
+        item = self._find_item(event)
+        index = event.summary_index if is_summary else event.content_index
+        for group, text in _read_parts(item.type, event.part, is_summary=is_summary):
+            is_new = starts and index is None
+            part = item.begin_part(group) if is_new else item.find_part(group, index)
+            self._complete_part(item, part, text)
+
+    def _read_arguments(self, name: str, event: _WireEvent, *, is_delta: bool) -> None:
+        item = self._find_item(event)
+        custom = name == "response.custom_tool_call_input"
+        call = item.call or self._begin_call(item, custom, _Item(id=item.id))
+        if is_delta:
+            self._sequencer.add_arguments(call, render_arguments(event.delta))
+            return
+        self._sequencer.name_call(call, event.name or "")
+        self._sequencer.complete_call(call, event.input if custom else event.arguments)
+
+    def _add_text(self, item: _OpenItem, part: TextItem, text: str) -> None:
+        # The parts of reasoning are paragraphs, and no event contains the break between
+        # them.
+        is_reasoning = part.kind is ReasoningDelta
+        if text and is_reasoning and not part.pieces and item.has_text(ReasoningDelta):
+            self._sequencer.add_break(part)
+        self._sequencer.add(part, text)
+
+    def _complete_part(self, item: _OpenItem, part: TextItem, whole: str) -> None:
+        self._add_text(item, part, self._sequencer.find_rest(part.text, whole))
+
+    def _complete_item(self, known: _OpenItem, item: _Item) -> None:
+        """Compare a whole item with what was received of it, and add the rest."""
+        type = item.type or known.type
+        if known.type not in (None, type):
+            raise EngineError(f"The upstream sent item {known.type!r:.80} as {type!r:.80}.")
+        known.type = type
+        self._complete_texts(known, item)
+        if type in _CALLS:
+            call = known.call or self._begin_call(known, type == "custom_tool_call", item)
+            if item.call_id and not call.has_begun:
+                call.id = str(item.call_id)
+            self._sequencer.name_call(call, item.name or "")
+            self._sequencer.complete_call(call, _get_arguments(item))
+            self._sequencer.end_call(call)
+        if type == "reasoning" and item.encrypted_content and not known.is_sealed:
+            known.is_sealed = True
+            seal = SealKind.OPENAI + clean_text(item.encrypted_content)
+            self._sequencer.add(known.find_part(_Group.SUMMARY, None), "", seal=seal)
+        known.is_done = True
+
+    def _complete_texts(self, known: _OpenItem, item: _Item) -> None:
+        """Compare the texts of a whole item, or of one that starts with text."""
+        if known.type not in ("message", "reasoning"):
+            return
+        wholes: dict[_Group, list[str]] = {}
+        for content, is_summary in ((item.content, False), (item.summary, True)):
+            parts = cast("list[object]", content if isinstance(content, list) else [content])
+            for part in parts:
+                for group, text in _read_parts(known.type, part, is_summary=is_summary):
+                    wholes.setdefault(group, []).append(text)
+        for group, texts in wholes.items():
+            parts = known.list_parts(group)
+            received = "".join(part.text for part in parts)
+            if received == "".join(texts):
+                continue
+            if _KINDS[group] is not ReasoningDelta:
+                part = parts[-1] if parts else known.begin_part(group)
+                rest = self._sequencer.find_rest(received, "".join(texts))
+                self._sequencer.add(part, rest)
+                continue
+            for i, text in enumerate(texts):
+                part = parts[i] if i < len(parts) else known.begin_part(group)
+                self._complete_part(known, part, text)
 
     def _finish(self, type: str, response: _Response) -> list[Event]:
-        if type == "response.failed":
-            raise build_event_error(response.error or WireError(), has_started=self.has_started)
+        """Read the final response: its status, and what it has beyond the events."""
+        status = response.status or ""
+        details = response.incomplete_details
+        detail = None if details is None else details.reason
+        if type == "response.failed" or status == "failed" or response.error:
+            raise build_event_error(read_error(response.error), has_started=self.has_started)
+        if "cancelled" in (status, type.removeprefix("response.")):
+            raise EngineError("The upstream cancelled its answer.")
         reason = FinishReason.STOP
-        if type == "response.incomplete":
-            detail = (
-                None if response.incomplete_details is None else response.incomplete_details.reason
-            )
+        if type == "response.incomplete" or status == "incomplete" or detail is not None:
             incomplete_reason = _INCOMPLETE_REASONS.get(detail or "")
             if incomplete_reason is None:
                 raise EngineError(f"The upstream ended its answer with {detail!r:.80}.")
             reason = incomplete_reason
+        started = self._start()
+        self._complete_output(response)
         # Only an answer that was cut off may end within an item.
-        if not self.has_started or (self._open is not None and reason is FinishReason.STOP):
+        is_cut_off = any(item.has_start and not item.is_done for item in self._items)
+        if reason is FinishReason.STOP and is_cut_off:
             raise EngineError("The upstream sent an event out of order.")
+        self._sequencer.close()
         usage = response.usage or _Usage()
-        details = usage.input_tokens_details or _InputDetails()
+        input_details = usage.input_tokens_details or _InputDetails()
         output = usage.output_tokens_details or _OutputDetails()
         self._usage = Usage(
             usage.input_tokens or None,
             usage.output_tokens,
-            details.cached_tokens,
+            input_details.cached_tokens,
             output.reasoning_tokens,
-            details.cache_write_tokens,
+            input_details.cache_write_tokens,
         )
         self.is_done = True
-        return [ChoiceFinished(0, reason)]
+        return [*started, *self._sequencer.take(), ChoiceFinished(0, reason)]
+
+    def _complete_output(self, response: _Response) -> None:
+        """Compare the items of the final response with those of the events. An empty
+        list says nothing: some servers never fill it.
+        """
+        output = [item for item in response.output or () if item is not None]
+        unmatched = list(self._items)
+        for index, item in enumerate(output):
+            known = _match(item, index, unmatched)
+            if known is None:
+                known = self._begin_item(item)
+            else:
+                unmatched.remove(known)
+            self._complete_item(known, item)
+        if response.output_text and not output and not self._sequencer.has_texts:
+            item = _Item("message", content=response.output_text)
+            self._complete_item(self._begin_item(item), item)
+
+
+def _match(item: _Item, index: int, known: list[_OpenItem]) -> _OpenItem | None:
+    """Find the item of the events that a final item repeats: by its id, else by its
+    place and type, as some servers create new ids for each event.
+    """
+    candidates = [other for other in known if other.type in (item.type, None)]
+    matching = (
+        [other for other in candidates if item.call_id and other.call_id == item.call_id]
+        or [other for other in candidates if item.id and other.id == item.id]
+        or [other for other in candidates if other.index == index]
+        or [other for other in candidates if not item.call_id or not other.call_id]
+    )
+    return matching[0] if matching else None
+
+
+def _read_parts(
+    type: str | None, part: object, *, is_summary: bool
+) -> Iterator[tuple[_Group, str]]:
+    """Read a part of an item of this type."""
+    if is_summary:
+        yield _Group.SUMMARY, join_content(part, ReasoningDelta)
+    elif type == "reasoning":
+        yield _Group.CONTENT, join_content(part, ReasoningDelta)
+    else:
+        for kind, text in read_content(part):
+            yield next(group for group, other in _KINDS.items() if other is kind), text
+
+
+def _get_arguments(item: _Item) -> object:
+    return item.input if item.type == "custom_tool_call" else item.arguments

@@ -12,6 +12,7 @@ prompt.
 """
 
 
+_BOM = b"\xef\xbb\xbf"
 _WARNINGS_COMMENT = b": dragoman_warnings "
 
 
@@ -19,9 +20,10 @@ class SseDecoder:
     """An incremental decoder of server-sent events: bytes to the `data` of complete
     events.
 
-    Event names, ids and comments are skipped, except for the comment with the server's
+    Ids, retry times and comments are skipped, except for the comment with the server's
     warnings.
 
+    names: the names of the events that `feed` returned last; empty for one without.
     warnings: the JSON array in the last comment with a server's warnings; empty before
         the first.
 
@@ -35,21 +37,25 @@ class SseDecoder:
         self._data: list[bytes] = []
         self._size = 0
         self._after_cr = False
+        self._name = ""
+        self.names: list[str] = []
         self.warnings = b""
 
     def feed(self, data: bytes) -> list[bytes]:
         is_one_event = (
             data.startswith(b"data: ")
             and data.endswith(b"\n\n")
-            and data.find(b"\n") == len(data) - 2
+            and data.find(b"\n") == len(data) - 2 > 6
         )
         # The common case: one whole event of one line. A CR ends lines too.
         if is_one_event and not self._size and not self._after_cr and b"\r" not in data:
+            self.names = [""]
             return [data[6:-2]]
         events: list[bytes] = []
+        self.names = []
         # A CRLF may be split between two pieces of the body.
         remaining = data[1:] if self._after_cr and data.startswith(b"\n") else data
-        self._after_cr = data.endswith(b"\r")
+        self._after_cr = data.endswith(b"\r") or (self._after_cr and not data)
         # SSE lines end with CR, LF or CRLF only. `bytes.splitlines` splits at these;
         # `str.splitlines` at others too.
         for piece in remaining.splitlines(keepends=True):
@@ -61,14 +67,19 @@ class SseDecoder:
             if not piece.endswith((b"\n", b"\r")):
                 self._partial_line.append(piece)
                 continue
-            line = b"".join((*self._partial_line, piece.rstrip(b"\r\n")))
+            line = b"".join((*self._partial_line, piece.rstrip(b"\r\n"))).removeprefix(_BOM)
             self._partial_line.clear()
             if line.startswith(b"data:"):
                 self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
+            elif line.startswith(b"event:"):
+                self._name = line[6:].strip().decode("utf-8", "replace")
             elif not line:
-                if self._data:
-                    events.append(b"\n".join(self._data))
+                # Events without data are keepalives.
+                if event := b"\n".join(self._data):
+                    events.append(event)
+                    self.names.append(self._name)
                 self._data = []
+                self._name = ""
                 self._size = 0
             elif line.startswith(_WARNINGS_COMMENT):
                 self.warnings = line[len(_WARNINGS_COMMENT) :]

@@ -7,7 +7,8 @@ every field is optional.
 
 from __future__ import annotations
 
-from msgspec import Raw, Struct
+import msgspec
+from msgspec import Struct, field
 
 
 class TokenLogprobEntry(Struct, frozen=True, gc=False):
@@ -31,9 +32,11 @@ class Logprobs(Struct, frozen=True, gc=False):
     top_logprobs: list[dict[str, float] | None] | None = None
 
 
-class Function(Struct, frozen=True, gc=False):
+class Function(Struct, frozen=True):
+    """A function call. arguments: JSON text, or the object itself."""
+
     name: str | None = None
-    arguments: str | None = None
+    arguments: object = None
 
 
 class Custom(Struct, frozen=True, gc=False):
@@ -41,21 +44,48 @@ class Custom(Struct, frozen=True, gc=False):
     input: str | None = None
 
 
-class CallDelta(Struct, frozen=True, gc=False):
+class CallDelta(Struct, frozen=True):
     index: int | None = None
-    id: str | None = None
+    id: str | int | None = None
     function: Function | None = None
     custom: Custom | None = None
 
 
-class Delta(Struct, frozen=True, gc=False):
-    """A delta, or the message of a non-streamed response."""
+class ReasoningDetail(Struct, frozen=True, omit_defaults=True):
+    """An entry of OpenRouter's `reasoning_details`: text, a summary, or encrypted
+    reasoning.
+    """
 
-    content: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
+    type: str | None = None
+    text: str | None = None
+    summary: str | None = None
+    signature: str | None = None
+    data: str | None = None
+    format: str | None = None
+    id: str | None = None
+    index: int | None = None
+
+
+class Delta(Struct, frozen=True):
+    """A delta, or the message of a non-streamed response.
+
+    content: a text, or Mistral's list of parts.
+    reasoning_text, thinking: names of `reasoning` in other servers.
+    function_call: the former form of one tool call.
+    audio, images: content that cannot be passed on.
+    """
+
+    content: object = None
+    reasoning: object = None
+    reasoning_content: object = None
+    reasoning_text: object = None
+    thinking: object = None
+    reasoning_details: list[ReasoningDetail] | None = None
     refusal: str | None = None
-    tool_calls: list[CallDelta] | None = None
+    tool_calls: list[CallDelta | None] | CallDelta | None = None
+    function_call: Function | None = None
+    audio: object = None
+    images: object = None
 
 
 class PromptLogprobEntry(Struct, frozen=True, gc=False):
@@ -71,7 +101,7 @@ PromptLogprobRows = list[dict[str, PromptLogprobEntry] | None]
 """
 
 
-class ChunkChoice(Struct, frozen=True, gc=False):
+class ChunkChoice(Struct, frozen=True):
     """A choice of a chunk or of a whole response.
 
     delta, message: content of a chat completion: `delta` in a chunk, `message` in a
@@ -79,9 +109,11 @@ class ChunkChoice(Struct, frozen=True, gc=False):
     text: content of a text completion.
     stop_reason, matched_stop: the stop string or token that ended the choice; vLLM's
         and SGLang's names.
+    usage: in Moonshot's last chunk.
+    error: in OpenRouter's last chunk.
     """
 
-    index: int = 0
+    index: int | None = None
     delta: Delta | None = None
     message: Delta | None = None
     text: str | None = None
@@ -92,6 +124,8 @@ class ChunkChoice(Struct, frozen=True, gc=False):
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
     prompt_logprobs: PromptLogprobRows | None = None
+    usage: WireUsage | None = None
+    error: object = None
 
 
 class Details(Struct, frozen=True, gc=False):
@@ -120,27 +154,34 @@ class WireError(Struct, frozen=True, gc=False):
     code: str | int | None = None
 
 
-class UpstreamChunk(Struct, frozen=True, gc=False):
+class UpstreamChunk(Struct, frozen=True):
     """A chunk, or a whole response.
 
+    object_type, type, message, detail, code, param: of an error without an envelope.
     dragoman_warnings: only in whole responses; a stream contains them as an SSE
         comment.
     """
 
-    choices: list[ChunkChoice] | None = None
+    choices: list[ChunkChoice | None] | None = None
     usage: WireUsage | None = None
     prompt_token_ids: list[int] | None = None
     prompt_text: str | None = None
     prompt_logprobs: PromptLogprobRows | None = None
-    error: WireError | str | None = None
-    kv_transfer_params: Raw = Raw()
+    error: object = None
+    object_type: str | None = field(name="object", default=None)
+    type: str | None = None
+    message: object = None
+    detail: object = None
+    code: str | int | None = None
+    param: str | None = None
+    kv_transfer_params: object = None
     dragoman_warnings: list[str] | None = None
 
     @property
     def kv_transfer_text(self) -> str | None:
         """`kv_transfer_params` as JSON; None if absent. See `core.engine.Ended`."""
-        text = bytes(self.kv_transfer_params).decode()
-        return None if text in ("", "null") else text
+        params = self.kv_transfer_params
+        return None if params is None else msgspec.json.encode(params).decode()
 
 
 class TokensResponse(Struct, frozen=True, gc=False):
@@ -160,7 +201,7 @@ class DetokenizedPrompt(Struct, frozen=True, gc=False):
 class UpstreamErrorBody(Struct, frozen=True, gc=False):
     """The body of an error response: OpenAI's envelope, vLLM's older one, or FastAPI's."""
 
-    error: WireError | str | None = None
+    error: object = None
     message: str | None = None
     detail: object = None
     param: str | None = None

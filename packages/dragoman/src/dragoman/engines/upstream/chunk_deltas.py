@@ -1,0 +1,161 @@
+"""Reads the deltas and whole messages of Chat Completions: their texts by kind, and
+their tool calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from ...core.errors import EngineError
+from ...core.events import ReasoningDelta, RefusalDelta
+from ...core.message import SealKind
+from .answer_items import CallItem, ItemSequencer, TextKind, render_arguments
+from .chunk_tokens import Tokens
+from .content_parts import join_content, read_content
+from .wire import CallDelta, Delta, ReasoningDetail
+
+_LEGACY_INDEX = -1
+"""The index of the call in `function_call`, which has none."""
+
+
+def is_plain(delta: Delta) -> bool:
+    """Whether a delta has at most a role and content."""
+    return (
+        delta.reasoning is None
+        and delta.reasoning_content is None
+        and delta.tool_calls is None
+        and delta.refusal is None
+        and delta.reasoning_details is None
+        and delta.reasoning_text is None
+        and delta.thinking is None
+        and delta.function_call is None
+        and delta.audio is None
+        and delta.images is None
+    )
+
+
+def read_texts(delta: Delta) -> Iterator[tuple[TextKind, str, str]]:
+    """Read the texts of a delta: kind, text, and the seal of reasoning. Raises
+    EngineError for content that is not text.
+    """
+    for name in ("audio", "images"):
+        if getattr(delta, name):
+            raise EngineError(f"The upstream sent `{name}`, which cannot be passed on.")
+    yield from _read_reasoning(delta)
+    for kind, text in read_content(delta.content):
+        yield kind, text, ""
+    if delta.refusal:
+        yield RefusalDelta, delta.refusal, ""
+
+
+def _read_reasoning(delta: Delta) -> Iterator[tuple[TextKind, str, str]]:
+    fields = (delta.reasoning, delta.reasoning_content, delta.reasoning_text, delta.thinking)
+    # Most servers with several of these fields repeat one text in them.
+    texts = dict.fromkeys(join_content(field, ReasoningDelta) for field in fields)
+    text = "".join(texts)
+    details = [
+        (detail.text or detail.summary or "", _read_seal(detail))
+        for detail in delta.reasoning_details or ()
+    ]
+    if not text:
+        for detail_text, seal in details:
+            yield ReasoningDelta, detail_text, seal
+        return
+    # OpenRouter repeats the text in both fields.
+    yield ReasoningDelta, text, ""
+    for _, seal in details:
+        yield ReasoningDelta, "", seal
+
+
+def _read_seal(detail: ReasoningDetail) -> str:
+    """Return the seal of an entry of `reasoning_details`; empty if it has none."""
+    format = detail.format or ""
+    if detail.signature and not detail.data:
+        return SealKind.ANTHROPIC + detail.signature
+    if not detail.data:
+        return ""
+    is_anthropic = format.startswith("anthropic")
+    return (SealKind.ANTHROPIC_REDACTED if is_anthropic else SealKind.OPENAI) + detail.data
+
+
+class ToolCallReader:
+    """Reads the deltas of one choice's tool calls. new_id: creates ids for calls
+    without one.
+    """
+
+    def __init__(self, choice: int, new_id: Callable[[], str]) -> None:
+        self.items = ItemSequencer(choice, new_id)
+        self._by_index: dict[int, CallItem] = {}
+        self._order: list[CallItem] = []
+
+    def list_deltas(self, delta: Delta) -> list[CallDelta]:
+        """List the calls of a delta, the former form of one call included."""
+        calls = delta.tool_calls or []
+        listed = [calls] if isinstance(calls, CallDelta) else [call for call in calls if call]
+        # Some servers send a call in both forms.
+        if delta.function_call is not None and not listed:
+            listed.append(CallDelta(_LEGACY_INDEX, function=delta.function_call))
+        return listed
+
+    def feed(self, delta: CallDelta, tokens: Tokens = ()) -> None:
+        """Feed a delta. tokens: those of the same chunk."""
+        index = delta.index
+        id = None if delta.id in (None, "") else str(delta.id)
+        if index is None:
+            # Some servers send each call whole, without an index.
+            is_new = id is not None or not self._by_index
+            index = len(self._by_index) if is_new else max(self._by_index)
+        call = self._by_index.get(index)
+        name, text = _read_delta(delta)
+        is_another = False
+        if call is not None:
+            # Other servers use index 0 for all calls, some of them without ids. Some
+            # create another id for every delta, but only calls have names.
+            has_other_id = id is not None and call.id is not None and id != call.id
+            is_another = has_other_id and bool(name)
+            if call.is_complete:
+                is_another = has_other_id or (
+                    bool(name and text.strip()) if id is None or call.id is None else False
+                )
+        if call is None or is_another:
+            call = self.items.start_call(id, custom=delta.custom is not None)
+            self._by_index[index] = call
+            self._order.append(call)
+        if call.id is None and not call.has_begun:
+            call.id = id
+        self.items.name_call(call, name)
+        self.items.add_arguments(call, text, tokens)
+
+    def complete(self, wholes: Sequence[CallDelta]) -> None:
+        """Compare whole calls with their deltas, and add what they have beyond them."""
+        for i, whole in enumerate(wholes):
+            known = self._find(whole, i)
+            if known is None:
+                self.feed(msgspec.structs.replace(whole, index=len(self._order)))
+                known = self._order[-1]
+            else:
+                name, _ = _read_delta(whole)
+                self.items.name_call(known, name)
+                self.items.complete_call(known, _read_arguments(whole))
+            self.items.end_call(known)
+
+    def _find(self, whole: CallDelta, i: int) -> CallItem | None:
+        matching = [call for call in self._order if call.id is not None and call.id == whole.id]
+        if matching:
+            return matching[0]
+        return self._order[i] if i < len(self._order) else None
+
+
+def _read_delta(delta: CallDelta) -> tuple[str, str]:
+    """Read the tool's name and a fragment of its arguments."""
+    named = delta.custom or delta.function
+    name = None if named is None else named.name
+    return name or "", render_arguments(_read_arguments(delta))
+
+
+def _read_arguments(delta: CallDelta) -> object:
+    if delta.custom is not None:
+        return delta.custom.input
+    return None if delta.function is None else delta.function.arguments
