@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ...core.errors import EngineError
 from ...core.events import (
@@ -143,6 +143,8 @@ class ItemSequencer:
         Raises EngineError if another item of the same kind has begun since: the text
         would end up behind that item's.
         """
+        if not (text or tokens or seal):
+            return
         if seal or self._split is not item:
             self._end_halves()
         text = item.join_halves(text)
@@ -169,12 +171,18 @@ class ItemSequencer:
 
         Raises EngineError if they contradict each other.
         """
-        self.add(item, self.find_rest(item.text, whole))
+        self.add(item, self.find_rest([item], whole))
 
-    def find_rest(self, received: str, whole: str) -> str:
-        """Return what a whole text has beyond its pieces. Raises as `complete`."""
+    def find_rest(self, items: Sequence[TextItem], whole: str) -> str:
+        """Return what a whole text has beyond the pieces of its items. Raises as
+        `complete`.
+        """
+        return find_rest(self.join_texts(items), clean_text(whole))
+
+    def join_texts(self, items: Sequence[TextItem]) -> str:
+        """Return the text received of these items, which no piece continues."""
         self._end_halves()
-        return find_rest(received, clean_text(whole))
+        return "".join(item.text for item in items)
 
     def start_call(self, id: str | None, name: str = "", *, custom: bool = False) -> CallItem:
         """Start a call. It begins with its first arguments or its end: until then,

@@ -375,7 +375,7 @@ class ResponseEventReader:
         self._sequencer.add(part, text)
 
     def _complete_part(self, item: _OpenItem, part: TextItem, whole: str) -> None:
-        self._add_text(item, part, self._sequencer.find_rest(part.text, whole))
+        self._add_text(item, part, self._sequencer.find_rest([part], whole))
 
     def _complete_item(self, known: _OpenItem, item: _Item) -> None:
         """Compare a whole item with what was received of it, and add the rest."""
@@ -409,13 +409,12 @@ class ResponseEventReader:
                     wholes.setdefault(group, []).append(text)
         for group, texts in wholes.items():
             parts = known.list_parts(group)
-            received = "".join(part.text for part in parts)
-            if received == "".join(texts):
+            whole = clean_text("".join(texts))
+            if self._sequencer.join_texts(parts) == whole:
                 continue
             if _KINDS[group] is not ReasoningDelta:
                 part = parts[-1] if parts else known.begin_part(group)
-                rest = self._sequencer.find_rest(received, "".join(texts))
-                self._sequencer.add(part, rest)
+                self._sequencer.add(part, self._sequencer.find_rest(parts, whole))
                 continue
             for i, text in enumerate(texts):
                 part = parts[i] if i < len(parts) else known.begin_part(group)
@@ -441,7 +440,7 @@ class ResponseEventReader:
         # Only an answer that was cut off may end within an item.
         is_cut_off = any(item.has_start and not item.is_done for item in self._items)
         if reason is FinishReason.STOP and is_cut_off:
-            raise EngineError("The upstream sent an event out of order.")
+            raise EngineError("The upstream's answer was cut off within an item.")
         self._sequencer.close()
         usage = response.usage or _Usage()
         input_details = usage.input_tokens_details or _InputDetails()

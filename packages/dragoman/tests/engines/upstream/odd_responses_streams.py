@@ -1,0 +1,1011 @@
+"""Odd answers of servers with OpenAI's Responses API, and what each of them means."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.engines.upstream.client_answers import Answer, Failure
+from tests.engines.upstream.odd_stream import Case, sse
+
+CREATED = {"type": "response.created", "response": {"id": "resp_1", "status": "in_progress"}}
+OVERLOADED = Failure("overloaded", "overloaded")
+FAILED = Failure("The upstream failed")
+CUT_OFF = Failure("cut off")
+CONTRADICTION = Failure("contradicts")
+ADD = (("add", '{"a": 1}'),)
+
+
+def event(type: str, **fields: Any) -> dict[str, Any]:
+    return {"type": f"response.{type}", **fields}
+
+
+def item(step: str, type: str = "message", index: int | None = 0, **fields: Any) -> dict[str, Any]:
+    place = {} if index is None else {"output_index": index}
+    return event(f"output_item.{step}", **place, item={"type": type, **fields})
+
+
+def text(text: Any, index: int | None = 0, part: int | None = 0, **fields: Any) -> dict[str, Any]:
+    places = {"output_index": index, "content_index": part}
+    return event(
+        "output_text.delta",
+        **{name: place for name, place in places.items() if place is not None},
+        delta=text,
+        **fields,
+    )
+
+
+def end(type: str = "completed", **response: Any) -> dict[str, Any]:
+    return event(type, response={"id": "resp_1", "status": type, **response})
+
+
+def message(*texts: str, **fields: Any) -> dict[str, Any]:
+    content = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
+    return {"type": "message", "role": "assistant", "content": content, **fields}
+
+
+def function_call(arguments: Any, **fields: Any) -> dict[str, Any]:
+    call = {"type": "function_call", "call_id": "c", "name": "add", "arguments": arguments}
+    return {**call, **fields}
+
+
+def build(name: str, expected: Answer | Failure, *events: Any, **options: Any) -> Case:
+    return Case("responses", name, sse(*events, **options), expected)
+
+
+def whole(name: str, expected: Answer | Failure, body: dict[str, Any]) -> Case:
+    return Case("responses", name, json.dumps(body).encode(), expected, "application/json")
+
+
+ADDED = item("added", id="msg_1", content=[])
+DONE = item("done", **message("ab"))
+TEXTS = (
+    build("plain", Answer("ab"), CREATED, ADDED, text("a"), text("b"), DONE, end()),
+    build("DONE at the end", Answer("ab"), CREATED, ADDED, text("ab"), DONE, "[DONE]", end()),
+    build("no created", Answer("ab"), ADDED, text("ab"), DONE, end()),
+    build("in_progress alone", Answer("ab"), event("in_progress"), ADDED, text("ab"), DONE, end()),
+    build("created twice", Answer("ab"), CREATED, CREATED, ADDED, text("ab"), DONE, end()),
+    build("no terminal event", CUT_OFF, CREATED, ADDED, text("ab"), DONE),
+    build("nothing", CUT_OFF),
+    build("done with no content", Answer("ab"), CREATED, ADDED, text("ab"), item("done"), end()),
+    build(
+        "done with null",
+        Answer("ab"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        item("done", content=None),
+        end(),
+    ),
+    build("no deltas", Answer("ab"), CREATED, ADDED, DONE, end()),
+    build("only item.done", Answer("ab"), CREATED, DONE, end()),
+    build(
+        "only completed",
+        Answer("all of it"),
+        CREATED,
+        event("in_progress"),
+        end(output=[message("all of it")]),
+    ),
+    build("only completed, nothing else", Answer("all of it"), end(output=[message("all of it")])),
+    build(
+        "completed with output_text alone", Answer("ab"), CREATED, end(output=[], output_text="ab")
+    ),
+    build(
+        "completed with an empty output",
+        Answer("ab"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        DONE,
+        end(output=[]),
+    ),
+    build(
+        "completed with null fields",
+        Answer("ab"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        DONE,
+        end(output=None, error=None, incomplete_details=None, usage=None),
+    ),
+    build(
+        "completed without a response",
+        Answer("ab"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        DONE,
+        event("completed"),
+    ),
+    build(
+        "completed that repeats",
+        Answer("ab"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        DONE,
+        end(output=[message("ab")]),
+    ),
+    build(
+        "completed with more text",
+        Answer("abcd"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        DONE,
+        end(output=[message("abcd")]),
+    ),
+    build(
+        "completed with another item",
+        Answer("abcd"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        DONE,
+        end(output=[message("ab"), message("cd")]),
+    ),
+    build(
+        "completed that contradicts",
+        CONTRADICTION,
+        CREATED,
+        ADDED,
+        text("ab"),
+        DONE,
+        end(output=[message("xy")]),
+    ),
+    build(
+        "completed that ends the item",
+        Answer("ab"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        end(output=[message("ab")]),
+    ),
+    build("item that never ends", CUT_OFF, CREATED, ADDED, text("ab"), end()),
+    build("deltas alone", Answer("ab"), CREATED, text("a"), text("b"), end()),
+    build(
+        "deltas without places",
+        Answer("ab"),
+        CREATED,
+        text("a", None, None),
+        text("b", None, None),
+        end(output=[message("ab")]),
+    ),
+    build(
+        "second part without deltas",
+        Answer("abcd"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        item("done", **message("ab", "cd")),
+        end(),
+    ),
+    build(
+        "two parts with one index",
+        Answer("abcd"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        text("cd"),
+        item("done", **message("ab", "cd")),
+        end(),
+    ),
+    build(
+        "first part incomplete",
+        Answer("abcd"),
+        CREATED,
+        ADDED,
+        text("a"),
+        item("done", **message("ab", "cd")),
+        end(),
+    ),
+    build(
+        "gap in the middle",
+        CONTRADICTION,
+        CREATED,
+        ADDED,
+        text("a"),
+        text("cd", part=1),
+        item("done", **message("ab", "cd")),
+        end(),
+    ),
+    build(
+        "done that contradicts",
+        CONTRADICTION,
+        CREATED,
+        ADDED,
+        text("ab"),
+        item("done", **message("xy")),
+        end(),
+    ),
+    build(
+        "done that is shorter",
+        CONTRADICTION,
+        CREATED,
+        ADDED,
+        text("ab"),
+        item("done", **message("a")),
+        end(),
+    ),
+    build(
+        "done that is stripped",
+        Answer("ab "),
+        CREATED,
+        ADDED,
+        text("ab "),
+        item("done", **message("ab")),
+        end(),
+    ),
+    build(
+        "text.done with more",
+        Answer("ab"),
+        CREATED,
+        ADDED,
+        text("a"),
+        event("output_text.done", output_index=0, content_index=0, text="ab"),
+        item("done"),
+        end(),
+    ),
+    build(
+        "text.done that contradicts",
+        CONTRADICTION,
+        CREATED,
+        ADDED,
+        text("a"),
+        event("output_text.done", output_index=0, content_index=0, text="b"),
+        item("done"),
+        end(),
+    ),
+    build(
+        "text.done alone",
+        Answer("ab"),
+        CREATED,
+        event("output_text.done", output_index=0, content_index=0, text="ab"),
+        end(),
+    ),
+    build(
+        "part.done with more",
+        Answer("ab"),
+        CREATED,
+        ADDED,
+        text("a"),
+        event(
+            "content_part.done",
+            output_index=0,
+            content_index=0,
+            part={"type": "output_text", "text": "ab"},
+        ),
+        item("done"),
+        end(),
+    ),
+    build(
+        "part.added with text",
+        Answer("ab"),
+        CREATED,
+        ADDED,
+        event(
+            "content_part.added",
+            output_index=0,
+            content_index=0,
+            part={"type": "output_text", "text": "a"},
+        ),
+        text("b"),
+        DONE,
+        end(),
+    ),
+    build(
+        "item.added with content",
+        Answer("ab"),
+        CREATED,
+        item("added", **message("a")),
+        text("b"),
+        DONE,
+        end(),
+    ),
+    build(
+        "item.added with all content",
+        Answer("ab"),
+        CREATED,
+        item("added", **message("ab")),
+        DONE,
+        end(),
+    ),
+    build("content that is a string", Answer("ab"), CREATED, item("done", content="ab"), end()),
+    build(
+        "delta that is an object",
+        Answer("ab"),
+        CREATED,
+        ADDED,
+        text({"type": "output_text", "text": "ab"}),
+        DONE,
+        end(),
+    ),
+    build("null delta", Answer("ab"), CREATED, ADDED, text(None), text("ab"), DONE, end()),
+    build("item.added twice", Answer("ab"), CREATED, ADDED, ADDED, text("ab"), DONE, end()),
+    build("item.done twice", Answer("ab"), CREATED, ADDED, text("ab"), DONE, DONE, end()),
+    build(
+        "repeated events",
+        Answer("aab"),
+        {**CREATED, "sequence_number": 0},
+        {**ADDED, "sequence_number": 1},
+        text("a", sequence_number=2),
+        text("a", sequence_number=2),
+        text("a", sequence_number=3),
+        text("b", sequence_number=4),
+        {**end(), "sequence_number": 5, "response": {"output": [message("aab")]}},
+    ),
+    build(
+        "one number for all events",
+        Answer("aab"),
+        {**CREATED, "sequence_number": 0},
+        {**ADDED, "sequence_number": 0},
+        text("a", sequence_number=0),
+        text("a", sequence_number=0),
+        text("b", sequence_number=0),
+        end(output=[message("aab")]),
+    ),
+    build(
+        "other ids in each event",
+        Answer("ab"),
+        CREATED,
+        item("added", id="1"),
+        text("ab", item_id="2"),
+        item("done", **message("ab", id="3")),
+        end(output=[message("ab", id="4")]),
+    ),
+    build(
+        "ids without places",
+        Answer("ab"),
+        CREATED,
+        item("added", index=None, id="1"),
+        text("ab", None, None, item_id="1"),
+        item("done", index=None, **message("ab", id="1")),
+        end(),
+    ),
+    build(
+        "places that are strings",
+        Answer("ab"),
+        CREATED,
+        {**ADDED, "output_index": "0"},
+        {**text("ab"), "output_index": "0"},
+        {**DONE, "output_index": "0"},
+        end(),
+    ),
+    build(
+        "interleaved items",
+        Failure("interleaved"),
+        CREATED,
+        ADDED,
+        text("a"),
+        item("added", index=1),
+        text("x", 1),
+        text("b"),
+        end(),
+    ),
+    build(
+        "item of a hosted tool",
+        Answer("ab"),
+        CREATED,
+        item("added", "web_search_call", 0, id="ws"),
+        event("web_search_call.searching", output_index=0),
+        item("done", "web_search_call", 0, id="ws"),
+        item("added", index=1),
+        text("ab", 1),
+        item("done", index=1, **message("ab")),
+        end(),
+    ),
+    build(
+        "code of a hosted tool",
+        Answer(),
+        CREATED,
+        event("code_interpreter_call_code.delta", output_index=0, delta="1"),
+        end(),
+    ),
+    build(
+        "unknown delta",
+        Failure("response.whispers.delta"),
+        CREATED,
+        event("whispers.delta", delta="psst"),
+        end(),
+    ),
+    build(
+        "unknown events",
+        Answer("ab"),
+        CREATED,
+        event("new"),
+        {"type": "keepalive"},
+        ADDED,
+        text("ab"),
+        DONE,
+        end(),
+    ),
+    build(
+        "refusal",
+        Answer(refusal="No."),
+        CREATED,
+        ADDED,
+        event("refusal.delta", output_index=0, content_index=0, delta="No."),
+        item("done"),
+        end(),
+    ),
+    build(
+        "refusal in done",
+        Answer(refusal="No."),
+        CREATED,
+        item("done", content=[{"type": "refusal", "refusal": "No."}]),
+        end(),
+    ),
+    build(
+        "refusal after text",
+        Answer("ab", refusal="No."),
+        CREATED,
+        ADDED,
+        text("ab"),
+        item(
+            "done",
+            content=[{"type": "output_text", "text": "ab"}, {"type": "refusal", "refusal": "No."}],
+        ),
+        end(),
+    ),
+    build(
+        "refusal.done alone",
+        Answer(refusal="No."),
+        CREATED,
+        ADDED,
+        event("refusal.done", output_index=0, content_index=0, refusal="No."),
+        item("done"),
+        end(),
+    ),
+    build(
+        "part of another type",
+        Failure("output_image"),
+        CREATED,
+        item("done", content=[{"type": "output_image", "image_url": "x"}]),
+        end(),
+    ),
+    build(
+        "lone surrogate",
+        Answer("a\ufffd"),
+        CREATED,
+        ADDED,
+        r'{"type":"response.output_text.delta","output_index":0,"delta":"a\ud83d"}',
+        r'{"type":"response.output_item.done","output_index":0,"item":{"type":"message","content":[{"type":"output_text","text":"a\ud83d"}]}}',
+        end(),
+    ),
+    build(
+        "split surrogate pair",
+        Answer("a😀"),
+        CREATED,
+        ADDED,
+        r'{"type":"response.output_text.delta","output_index":0,"delta":"a\ud83d"}',
+        r'{"type":"response.output_text.delta","output_index":0,"delta":"\ude00"}',
+        item("done", **message("a😀")),
+        end(),
+    ),
+)
+STATUSES = (
+    build(
+        "completed but incomplete",
+        Answer("ab", reason="length"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        DONE,
+        end(status="incomplete", incomplete_details={"reason": "max_output_tokens"}),
+    ),
+    build(
+        "incomplete details alone",
+        Answer("ab", reason="length"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        DONE,
+        end(incomplete_details={"reason": "max_output_tokens"}),
+    ),
+    build(
+        "incomplete",
+        Answer("ab", reason="length"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        end("incomplete", incomplete_details={"reason": "max_output_tokens"}),
+    ),
+    build(
+        "incomplete with more text",
+        Answer("abcd", reason="length"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        end(
+            "incomplete",
+            incomplete_details={"reason": "max_output_tokens"},
+            output=[message("abcd")],
+        ),
+    ),
+    build(
+        "incomplete by a filter",
+        Answer("ab", reason="content_filter"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        end("incomplete", incomplete_details={"reason": "content_filter"}),
+    ),
+    build(
+        "incomplete for an unknown reason",
+        Failure("whim"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        end("incomplete", incomplete_details={"reason": "whim"}),
+    ),
+    build(
+        "completed but failed",
+        FAILED,
+        CREATED,
+        ADDED,
+        text("ab"),
+        DONE,
+        end(status="failed", error={"code": "server_error", "message": "boom"}),
+    ),
+    build(
+        "completed with an error",
+        FAILED,
+        CREATED,
+        ADDED,
+        text("ab"),
+        DONE,
+        end(error={"code": "server_error", "message": "boom"}),
+    ),
+    build(
+        "failed",
+        FAILED,
+        CREATED,
+        ADDED,
+        text("ab"),
+        end("failed", error={"code": "server_error", "message": "boom"}),
+    ),
+    build("failed without an error", FAILED, CREATED, end("failed")),
+    build(
+        "failed for too many requests",
+        Failure("boom"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        end("failed", error={"code": "rate_limit_exceeded", "message": "boom"}),
+    ),
+    build(
+        "cancelled", Failure("cancelled"), CREATED, ADDED, text("ab"), DONE, end(status="cancelled")
+    ),
+    build(
+        "overloaded",
+        OVERLOADED,
+        CREATED,
+        ADDED,
+        text("ab"),
+        end("failed", error={"code": "server_is_overloaded", "message": "boom"}),
+    ),
+    build(
+        "error of code 529", OVERLOADED, CREATED, {"type": "error", "code": 529, "message": "boom"}
+    ),
+    build(
+        "error of code 529 as text",
+        OVERLOADED,
+        CREATED,
+        {"type": "error", "code": "529", "message": "boom"},
+    ),
+    build(
+        "error event",
+        FAILED,
+        CREATED,
+        ADDED,
+        text("ab"),
+        {"type": "error", "code": "x", "message": "boom", "param": None},
+    ),
+    build(
+        "error event with an envelope",
+        OVERLOADED,
+        CREATED,
+        {"type": "error", "error": {"type": "overloaded_error", "message": "boom"}},
+    ),
+    build("error without a type", FAILED, CREATED, {"error": {"message": "boom"}}),
+    build(
+        "error as a named event",
+        FAILED,
+        CREATED,
+        '{"message": "boom"}',
+        names=["response.created", "error"],
+    ),
+    build(
+        "types as event names alone",
+        Answer("ab"),
+        {"response": {}},
+        {"output_index": 0, "item": {"type": "message"}},
+        {"output_index": 0, "delta": "ab"},
+        {"output_index": 0, "item": {"type": "message"}},
+        {"response": {}},
+        names=[
+            "response.created",
+            "response.output_item.added",
+            "response.output_text.delta",
+            "response.output_item.done",
+            "response.completed",
+        ],
+    ),
+    build(
+        "CRLF and pings",
+        Answer("ab"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        DONE,
+        end(),
+        line_end="\r\n",
+        prefix=": ping\r\n\r\n",
+    ),
+    build(
+        "no blank line at the end",
+        Answer("ab"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        DONE,
+        end(),
+        ends=False,
+    ),
+)
+CALL_ADDED = item("added", "function_call", id="fc_1", call_id="c", name="add", arguments="")
+CALL_DONE = event("output_item.done", output_index=0, item=function_call('{"a":1}'))
+
+
+def arguments(piece: Any, index: int = 0) -> dict[str, Any]:
+    return event("function_call_arguments.delta", output_index=index, delta=piece)
+
+
+CALLS = (
+    build(
+        "call",
+        Answer(calls=ADD),
+        CREATED,
+        CALL_ADDED,
+        arguments('{"a"'),
+        arguments(":1}"),
+        CALL_DONE,
+        end(),
+    ),
+    build("call without deltas", Answer(calls=ADD), CREATED, CALL_ADDED, CALL_DONE, end()),
+    build("call in done alone", Answer(calls=ADD), CREATED, CALL_DONE, end()),
+    build(
+        "call in completed alone",
+        Answer(calls=ADD),
+        CREATED,
+        end(output=[function_call('{"a":1}')]),
+    ),
+    build(
+        "call that done completes",
+        Answer(calls=ADD),
+        CREATED,
+        CALL_ADDED,
+        arguments('{"a"'),
+        CALL_DONE,
+        end(),
+    ),
+    build(
+        "call that completed completes",
+        Answer(calls=ADD),
+        CREATED,
+        CALL_ADDED,
+        arguments('{"a"'),
+        end(output=[function_call('{"a":1}')]),
+    ),
+    build(
+        "arguments.done alone",
+        Answer(calls=ADD),
+        CREATED,
+        CALL_ADDED,
+        event("function_call_arguments.done", output_index=0, arguments='{"a":1}'),
+        end(output=[function_call('{"a":1}')]),
+    ),
+    build(
+        "call that contradicts",
+        CONTRADICTION,
+        CREATED,
+        CALL_ADDED,
+        arguments('{"a":2}'),
+        CALL_DONE,
+        end(),
+    ),
+    build(
+        "call with other white space",
+        Answer(calls=ADD),
+        CREATED,
+        CALL_ADDED,
+        arguments('{"a": 1}'),
+        CALL_DONE,
+        end(),
+    ),
+    build(
+        "call with an object",
+        Answer(calls=ADD),
+        CREATED,
+        CALL_ADDED,
+        event("output_item.done", output_index=0, item=function_call({"a": 1})),
+        end(),
+    ),
+    build(
+        "call with an object after deltas",
+        Answer(calls=ADD),
+        CREATED,
+        CALL_ADDED,
+        arguments('{"a": 1}'),
+        event("output_item.done", output_index=0, item=function_call({"a": 1})),
+        end(),
+    ),
+    build(
+        "delta that is an object",
+        Answer(calls=ADD),
+        CREATED,
+        CALL_ADDED,
+        arguments({"a": 1}),
+        CALL_DONE,
+        end(),
+    ),
+    build(
+        "arguments in item.added",
+        Answer(calls=ADD),
+        CREATED,
+        item("added", **function_call('{"a":1}')),
+        CALL_DONE,
+        end(),
+    ),
+    build(
+        "name in done alone",
+        Answer(calls=ADD),
+        CREATED,
+        item("added", "function_call", id="fc_1"),
+        arguments('{"a":1}'),
+        CALL_DONE,
+        end(),
+    ),
+    build(
+        "call that completed repeats",
+        Answer(calls=ADD),
+        CREATED,
+        CALL_ADDED,
+        arguments('{"a":1}'),
+        CALL_DONE,
+        end(output=[function_call('{"a":1}', id="fc_1")]),
+    ),
+    build(
+        "call without a name",
+        Failure("without a name"),
+        CREATED,
+        item("added", "function_call", call_id="c"),
+        arguments("{}"),
+        end(output=[function_call("{}", name=None)]),
+    ),
+    build(
+        "call with an item's id alone",
+        Answer(calls=ADD),
+        CREATED,
+        event(
+            "output_item.done",
+            output_index=0,
+            item=function_call('{"a":1}', call_id=None, id="fc_1"),
+        ),
+        end(),
+    ),
+    build(
+        "interleaved calls",
+        Answer(calls=(*ADD, ("get_weather", "{}"))),
+        CREATED,
+        CALL_ADDED,
+        arguments('{"a"'),
+        item("added", "function_call", 1, call_id="d", name="get_weather"),
+        arguments("{", 1),
+        arguments(":1}"),
+        arguments("}", 1),
+        CALL_DONE,
+        event(
+            "output_item.done",
+            output_index=1,
+            item=function_call("{}", call_id="d", name="get_weather"),
+        ),
+        end(),
+    ),
+    build(
+        "message, then a call in completed",
+        Answer("ab", calls=ADD),
+        CREATED,
+        ADDED,
+        text("ab"),
+        DONE,
+        end(output=[message("ab"), function_call('{"a":1}')]),
+    ),
+    build(
+        "message that becomes a call",
+        Failure("as 'function_call'"),
+        CREATED,
+        ADDED,
+        text("ab"),
+        CALL_DONE,
+        end(),
+    ),
+)
+THOUGHT = item("added", "reasoning", id="rs_1")
+
+
+def reasoning(kind: str, piece: Any, **fields: Any) -> dict[str, Any]:
+    return event(f"{kind}.delta", output_index=0, delta=piece, **fields)
+
+
+REASONING = (
+    build(
+        "summary",
+        Answer("", "hm"),
+        CREATED,
+        THOUGHT,
+        reasoning("reasoning_summary_text", "hm", summary_index=0),
+        item("done", "reasoning"),
+        end(),
+    ),
+    build(
+        "two summaries",
+        Answer("", "a\n\nb"),
+        CREATED,
+        THOUGHT,
+        reasoning("reasoning_summary_text", "a", summary_index=0),
+        reasoning("reasoning_summary_text", "b", summary_index=1),
+        item(
+            "done",
+            "reasoning",
+            summary=[{"type": "summary_text", "text": "a"}, {"type": "summary_text", "text": "b"}],
+        ),
+        end(),
+    ),
+    build(
+        "summaries by their parts alone",
+        Answer("", "a\n\nb"),
+        CREATED,
+        THOUGHT,
+        event(
+            "reasoning_summary_part.added",
+            output_index=0,
+            part={"type": "summary_text", "text": ""},
+        ),
+        reasoning("reasoning_summary_text", "a"),
+        event(
+            "reasoning_summary_part.added",
+            output_index=0,
+            part={"type": "summary_text", "text": ""},
+        ),
+        reasoning("reasoning_summary_text", "b"),
+        item("done", "reasoning"),
+        end(),
+    ),
+    build(
+        "second summary in done",
+        Answer("", "a\n\nb"),
+        CREATED,
+        THOUGHT,
+        reasoning("reasoning_summary_text", "a", summary_index=0),
+        item(
+            "done",
+            "reasoning",
+            summary=[{"type": "summary_text", "text": "a"}, {"type": "summary_text", "text": "b"}],
+        ),
+        end(),
+    ),
+    build(
+        "text and summary",
+        Answer("", "whole thought\n\nsum"),
+        CREATED,
+        THOUGHT,
+        reasoning("reasoning_text", "whole thought", content_index=0),
+        reasoning("reasoning_summary_text", "sum", summary_index=0),
+        item(
+            "done",
+            "reasoning",
+            summary=[{"type": "summary_text", "text": "sum"}],
+            content=[{"type": "reasoning_text", "text": "whole thought"}],
+        ),
+        end(),
+    ),
+    build(
+        "text and summary in done",
+        Answer("", "whole thought\n\nsum"),
+        CREATED,
+        item(
+            "done",
+            "reasoning",
+            summary=[{"type": "summary_text", "text": "sum"}],
+            content=[{"type": "reasoning_text", "text": "whole thought"}],
+        ),
+        end(),
+    ),
+    build(
+        "summaries glued in one part",
+        Answer("", "ab"),
+        CREATED,
+        THOUGHT,
+        reasoning("reasoning_summary_text", "ab"),
+        item(
+            "done",
+            "reasoning",
+            summary=[{"type": "summary_text", "text": "a"}, {"type": "summary_text", "text": "b"}],
+        ),
+        end(),
+    ),
+    build(
+        "summary that contradicts",
+        CONTRADICTION,
+        CREATED,
+        THOUGHT,
+        reasoning("reasoning_summary_text", "a"),
+        item("done", "reasoning", summary=[{"type": "summary_text", "text": "b"}]),
+        end(),
+    ),
+    build(
+        "former reasoning event",
+        Answer("", "hm"),
+        CREATED,
+        THOUGHT,
+        reasoning("reasoning", "hm"),
+        item("done", "reasoning"),
+        end(),
+    ),
+    build(
+        "reasoning in completed",
+        Answer("ab", "hm"),
+        CREATED,
+        end(
+            output=[
+                {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+                message("ab"),
+            ]
+        ),
+    ),
+    build(
+        "encrypted reasoning",
+        Answer("ab"),
+        CREATED,
+        item("done", "reasoning", summary=[], encrypted_content="Z0FB"),
+        item("done", index=1, **message("ab")),
+        end(),
+    ),
+    build(
+        "final output without the reasoning",
+        Answer("ab", "hm"),
+        CREATED,
+        THOUGHT,
+        reasoning("reasoning_summary_text", "hm"),
+        item("done", "reasoning"),
+        item("added", index=1),
+        text("ab", 1),
+        item("done", index=1, **message("ab")),
+        end(output=[message("ab")]),
+    ),
+)
+WHOLE = (
+    whole(
+        "response that is not streamed",
+        Answer("ab", calls=ADD),
+        {"status": "completed", "output": [message("ab"), function_call('{"a":1}')]},
+    ),
+    whole(
+        "incomplete response that is not streamed",
+        Answer("ab", reason="length"),
+        {
+            "status": "incomplete",
+            "incomplete_details": {"reason": "max_output_tokens"},
+            "output": [message("ab")],
+        },
+    ),
+    whole(
+        "failed response that is not streamed",
+        FAILED,
+        {"status": "failed", "error": {"code": "server_error", "message": "boom"}, "output": []},
+    ),
+    whole("response in progress", Failure("in_progress"), {"status": "in_progress", "output": []}),
+    whole("error that is not streamed", OVERLOADED, {"error": {"code": 529, "message": "boom"}}),
+)
+CASES = (*TEXTS, *STATUSES, *CALLS, *REASONING, *WHOLE)
