@@ -103,15 +103,19 @@ PART_KINDS = {
 }
 
 
-def check_stream(data: bytes, *, allow_variants: bool = False) -> list[JsonObject]:
+def check_stream(
+    data: bytes, *, allow_variants: bool = False, requires_usage: bool = True
+) -> list[JsonObject]:
     """Check a stream, and return its events. Raises Violation.
 
     allow_variants: check against OpenAI's reference only. What Open Responses requires
     beyond it may be absent: `[DONE]` and the OPTIONAL_FIELDS.
+    requires_usage: the usage of a complete response must not be null, as it may be for
+    a gateway whose upstream does not count.
     """
     require(allow_variants or data.endswith(DONE_EVENT), f"the stream does not end with {DONE}")
     events = list(parse_named_events(data.removesuffix(DONE_EVENT)))
-    state = _ResponsesStreamState(allow_variants=allow_variants)
+    state = _ResponsesStreamState(allow_variants=allow_variants, requires_usage=requires_usage)
     for event in events:
         state.feed(event)
     require(state.has_ended, "the stream ends without a terminal event")
@@ -320,8 +324,9 @@ def _check_part(event: JsonObject, kind: _PartKind, text: str, logprobs: list[ob
 class _ResponsesStreamState:
     """State machine that checks the events of one stream."""
 
-    def __init__(self, *, allow_variants: bool) -> None:
+    def __init__(self, *, allow_variants: bool, requires_usage: bool) -> None:
         self._allow_variants = allow_variants
+        self._requires_usage = requires_usage
         self.has_ended = False
         self._count = 0
         self._id: object = None
@@ -413,7 +418,10 @@ class _ResponsesStreamState:
             response["output"] == self._done_items,
             "the output differs from the items of output_item.done",
         )
-        require(response["usage"] is not None, f"response.{name} has no usage")
+        require(
+            response["usage"] is not None or not self._requires_usage,
+            f"response.{name} has no usage",
+        )
 
 
 def check_object(response: JsonObject, *, allow_variants: bool = False) -> None:

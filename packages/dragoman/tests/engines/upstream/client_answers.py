@@ -143,7 +143,7 @@ def read_responses(body: dict[str, Any]) -> Answer | Failure:
 
 
 def read_responses_stream(stream: bytes) -> Answer | Failure:
-    events = responses_rules.check_stream(stream)
+    events = responses_rules.check_stream(stream, requires_usage=False)
     last = events[-1]
     # The code in `response.failed` is one of OpenAI's few.
     for event in events:
