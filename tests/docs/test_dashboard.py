@@ -39,7 +39,9 @@ async def scrape(**settings: Any) -> str:
     """Return the metrics of a server after some requests of a named key, one of which
     is rejected.
     """
-    tenants = {"a": Tenant(secrets=(KeyHash(hash_key("a")),), requests_per_minute=2)}
+    # Only administrators see the metrics of keys.
+    key = KeyHash(hash_key("a"))
+    tenants = {"a": Tenant(secrets=(key,), role="admin", requests_per_minute=2)}
     read = Settings(served_model_name=("m",)).replace(**settings)
     folder = tempfile.TemporaryDirectory()
     counters = SharedCounters(SqliteLimits(Path(folder.name, "limits.db")), time.monotonic)

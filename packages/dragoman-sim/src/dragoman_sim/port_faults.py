@@ -125,7 +125,8 @@ class FaultyPort:
                         factories.get(state, self._protocol),
                         sock=listener.dup(),
                         backlog=BACKLOG,
-                        ssl=self._tls,
+                        # A listening server's connections have TLS of their own.
+                        ssl=None if state == "listening" else self._tls,
                     )
             if state == "listening":
                 return

@@ -11,6 +11,7 @@ from dragoman.launch import build_models
 from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.host_header import build_allowed_hosts, check_host
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
 
 LOCAL = build_allowed_hosts("127.0.0.1", ())
@@ -55,6 +56,45 @@ def test_public_bind_accepts_all_host_names_by_default() -> None:
     check_host(headers("anything.example"), build_allowed_hosts("0.0.0.0", ()))
     with pytest.raises(MisdirectedRequest):
         check_host(headers("anything.example"), build_allowed_hosts("0.0.0.0", ("llm.example",)))
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "10.0.0.1:8000",
+        "[2001:db8::1]:8000",
+        "dragoman:8000",
+        "gpu1.local",
+        "llm.default.svc.cluster.local:80",
+        "localhost",
+        "x.internal",
+    ],
+)
+def test_public_bind_without_keys_accepts_private_names(host: str) -> None:
+    check_host(headers(host), build_allowed_hosts("0.0.0.0", (), requires_key=False))
+
+
+@pytest.mark.parametrize(
+    "host", ["rebind.example", "10.0.0.1.evil.example", "local.example", "evil.example:8000"]
+)
+def test_public_bind_without_keys_rejects_public_names(host: str) -> None:
+    allowed = build_allowed_hosts("0.0.0.0", (), requires_key=False)
+    with pytest.raises(MisdirectedRequest, match="--allowed-hosts"):
+        check_host(headers(host), allowed)
+    name = host.partition(":")[0]
+    check_host(headers(host), build_allowed_hosts("0.0.0.0", (name,), requires_key=False))
+
+
+@pytest.mark.parametrize(("keys", "status"), [((), 421), (("k",), 200)])
+async def test_rebound_page_reaches_only_server_with_keys(
+    keys: tuple[str, ...], status: int
+) -> None:
+    models = build_models(Settings(model="scripted"), SystemClock())
+    app = build_asgi_app(models, options=ServingOptions(bind="0.0.0.0", api_key=keys))
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app), base_url="http://rebind.example"
+    ) as http:
+        assert (await http.get("/version")).status_code == status
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, cast
@@ -60,6 +61,7 @@ async def serving(
     *,
     idle: float = 5,
     theirs: bool = False,
+    tls: ssl.SSLContext | None = None,
     **options: Any,
 ) -> AsyncGenerator[Wire]:
     """Run a server.
@@ -68,7 +70,7 @@ async def serving(
     theirs: use uvicorn's own protocol.
     options: options of `uvicorn.Config`.
     """
-    make: Any = HttpToolsProtocol if theirs else Http11ProtocolFactory(limits)
+    make: Any = HttpToolsProtocol if theirs else Http11ProtocolFactory(limits, tls)
     config = uvicorn.Config(
         app, http=make, log_config=None, log_level="critical", lifespan="off", proxy_headers=False,
         access_log=False,

@@ -235,7 +235,7 @@ def encode_response(**fields: Any) -> bytes:
         {"answer_headers": [["content-length", "-1"]]},
     ],
 )
-def test_read_cassette_response_that_cannot_be_sent_raises(fields: dict[str, Any]) -> None:
+def test_read_cassette_unsendable_response_raises(fields: dict[str, Any]) -> None:
     with pytest.raises(CassetteError, match=r"^line 2: ") as raised:
         read_cassette([HEAD, encode_response(**fields)])
     assert str(raised.value).isprintable()

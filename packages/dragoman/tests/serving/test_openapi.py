@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx2
 import jsonschema
+import msgspec
 import pytest
 from tests.fuzz.exchange import Request, send_request
 from tests.fuzz.requests import State, draw_request, examples
@@ -394,6 +395,16 @@ async def test_openapi_lists_only_routes_allowed_for_key() -> None:
     assert (await build_server().get("/openapi.json")).json()["paths"].keys() == admin[
         "paths"
     ].keys()
+
+
+async def test_openapi_with_keys_file_lists_routes_of_key() -> None:
+    admin = msgspec.structs.replace(tenant("root"), role="admin")
+    async with serving({"a": tenant("a"), "root": admin}) as server:
+        user, administrator = [
+            (await server.get(key, "/openapi.json")).json() for key in ("a", "root")
+        ]
+    assert "/update_weights" in administrator["paths"].keys() - user["paths"].keys()
+    assert user["components"]["securitySchemes"].keys() == {"bearer", "x-api-key"}
 
 
 @pytest.mark.parametrize(

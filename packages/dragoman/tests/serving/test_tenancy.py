@@ -570,12 +570,11 @@ async def test_batch_respects_allowed_models_and_counts_usage() -> None:
 
 
 async def test_metrics_label_usage_by_key_name() -> None:
-    async with serving(
-        {"a": tenant("a", requests_per_minute=1)}, options=ServingOptions(api_key=("plain",))
-    ) as server:
+    options = ServingOptions(api_key=("plain",), admin_api_key=("root",))
+    async with serving({"a": tenant("a", requests_per_minute=1)}, options=options) as server:
         for key in ("a", "a", "plain"):
             await server.post(key)
-        text = (await server.get("a", "/metrics")).text
+        text = (await server.get("root", "/metrics")).text
         assert 'dragoman:key_requests_total{key="a",model_name="m"} 1.0' in text
         assert (
             f'dragoman:key_requests_total{{key="{hash_key("plain")[:12]}",model_name="m"}} 1.0'
@@ -583,6 +582,11 @@ async def test_metrics_label_usage_by_key_name() -> None:
         )
         assert 'dragoman:key_rejections_total{key="a",limit="requests"} 1.0' in text
         assert 'dragoman:key_requests_running{key="a"} 0.0' in text
+        for key in ("a", "plain", "wrong"):
+            public = (await server.get(key, "/metrics")).text
+            assert "vllm:prompt_tokens_total" in public
+            assert "dragoman:key_" not in public
+            assert 'key="' not in public
 
 
 async def test_unnamed_key_has_no_limits_or_headers() -> None:

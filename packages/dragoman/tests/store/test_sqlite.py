@@ -202,3 +202,49 @@ async def test_sqlite_group_commit_stores_concurrent_appends(tmp_path: Path):
     assert len(await store.load_entries(key("a"), "e", limit=1000)) == 500
     await store.commit(Delete(Key("me", "response", "a")))
     await store.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not remove open files")
+@pytest.mark.parametrize("name", ["x.db", "x.db-wal"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_removed_store_file_fails_reads_and_writes(
+    tmp_path: Path, name: str, is_replaced: bool, caplog: pytest.LogCaptureFixture
+):
+    store = await open_store(tmp_path / "x.db")
+    await put(store, "a")
+    file = tmp_path / name
+    content = file.read_bytes()
+    file.unlink()
+    if is_replaced:
+        # Another inode, also where the file system reuses numbers.
+        (tmp_path / "other").touch()
+        file.write_bytes(content)
+    for request in (put(store, "b"), store.get(key("a")), store.clean()):
+        with pytest.raises(StoreUnavailable, match="its file was removed or replaced"):
+            await request
+    assert f"{name} was removed or replaced while the server runs; restart it" in caplog.text
+    await store.close()
+
+
+async def test_clock_set_forward_deletes_nothing_for_an_hour(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    wall = 1_700_000_000.0
+    monotonic = 50.0
+    store = await open_store(tmp_path / "x.db", now=lambda: wall, monotonic=lambda: monotonic)
+    await put(store, "a")
+    wall += 3 * 365 * 86400
+    monotonic += 60
+    assert await store.clean() == 0
+    assert await store.get(key("a")) is None, "what is expired is not served"
+    assert "the clock was set forward" in caplog.text
+    wall -= 3 * 365 * 86400 - 60
+    assert await store.clean() == 0
+    assert await store.get(key("a")) is not None
+    # The time was wrong before, and is right from now on.
+    wall += 3 * 365 * 86400
+    assert await store.clean() == 0
+    wall += 3600
+    monotonic += 3600
+    assert await store.clean() == 1
+    await store.close()

@@ -151,7 +151,8 @@ def _build_settings(options: ListenOptions) -> Settings:
 def _find_allowed_hosts(settings: Settings) -> tuple[str, ...]:
     from ..serving.host_header import build_allowed_hosts  # noqa: PLC0415
 
-    return build_allowed_hosts(settings.host, settings.allowed_hosts)
+    # The upstream may need no key.
+    return build_allowed_hosts(settings.host, settings.allowed_hosts, requires_key=False)
 
 
 def _serve_app(app: ASGIApp, settings: Settings, description: str) -> None:

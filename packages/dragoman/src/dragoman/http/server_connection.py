@@ -13,7 +13,9 @@ socket is polled for a disconnect.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from uvicorn.config import Config
@@ -27,6 +29,7 @@ from .request_head import HEAD_END, check_partial_head, parse_head
 from .response_head import build_plain_response
 from .server_context import ServerContext, log
 from .sockets import Address, count_unread_bytes, has_disconnected, read_addresses, reset_transport
+from .tls_handshake import TlsHandshake
 from .wakeup import Wakeup
 from .websocket_handshake import check_websocket
 
@@ -101,6 +104,7 @@ class HttpConnection(asyncio.Protocol):
         "_exchange",
         "_is_closing",
         "_is_reading",
+        "_on_connected",
         "_received_bytes",
         "_timeouts",
         "_unsent_bytes",
@@ -114,9 +118,16 @@ class HttpConnection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, context: ServerContext, timeouts: ConnectionTimeouts) -> None:
+    def __init__(
+        self,
+        context: ServerContext,
+        timeouts: ConnectionTimeouts,
+        on_connected: Callable[[], None] | None = None,
+    ) -> None:
+        """on_connected: called before the connection counts."""
         self._context = context
         self._timeouts = timeouts
+        self._on_connected = on_connected
         self._exchange: HttpExchange | None = None
         self._body: BodyReader | None = None
         self._buffer = b""
@@ -135,6 +146,9 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.transport = transport
+        if self._on_connected is not None:
+            self._on_connected()
+            self._on_connected = None
         self.client, server = read_addresses(transport)
         # One object for all connections of a listener: otherwise each of many idle
         # connections would hold a tuple.
@@ -513,11 +527,14 @@ class Http11ProtocolFactory:
     """Creates the connections of one server: passed to `uvicorn.Config` as `http` in
     place of a protocol class.
 
-    uvicorn's server owns the sockets, TLS, signals, the lifespan and WebSockets.
+    uvicorn's server owns the sockets, signals, the lifespan and WebSockets.
+
+    tls: the certificate; None for connections that are not encrypted here.
     """
 
-    def __init__(self, limits: HttpLimits | None = None) -> None:
+    def __init__(self, limits: HttpLimits | None = None, tls: ssl.SSLContext | None = None) -> None:
         self._limits = limits or HttpLimits()
+        self._tls = tls
         self._per_server: tuple[ServerContext, ConnectionTimeouts] | None = None
 
     def __call__(
@@ -526,10 +543,13 @@ class Http11ProtocolFactory:
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> HttpConnection:
+    ) -> HttpConnection | TlsHandshake:
         # Each server of uvicorn has its own state: one factory may serve several
         # servers, one after the other.
         if self._per_server is None or self._per_server[0].state is not server_state:
             context = ServerContext(config, server_state, app_state, self._limits)
             self._per_server = context, ConnectionTimeouts(context)
-        return HttpConnection(*self._per_server)
+        build_connection = partial(HttpConnection, *self._per_server)
+        if self._tls is None:
+            return build_connection()
+        return TlsHandshake(self._per_server[0], self._tls, build_connection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,10 +24,15 @@ def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | N
         case "none", "":
             return None
         case "memory", "":
-            return MemoryStore(bounds)
+            return MemoryStore(bounds, monotonic=time.monotonic)
         case "sqlite", path:
             synchronous = "FULL" if settings.store_synchronous == "full" else "NORMAL"
-            return SqliteStore(find_store_file(path, environment), bounds, synchronous=synchronous)
+            return SqliteStore(
+                find_store_file(path, environment),
+                bounds,
+                synchronous=synchronous,
+                monotonic=time.monotonic,
+            )
         case "postgresql" | "postgres", rest if rest.startswith("//"):
             try:
                 from ..store.postgres import PostgresStore  # noqa: PLC0415 - needs asyncpg, an optional dependency
@@ -34,7 +40,7 @@ def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | N
                 raise SettingsError(
                     "store: PostgreSQL needs `pip install 'dragoman[postgres]'`."
                 ) from error
-            return PostgresStore(settings.store, bounds)
+            return PostgresStore(settings.store, bounds, monotonic=time.monotonic)
         case _ if (factory := load_entry_point(STORES, kind)) is not None:
             return factory(rest, bounds)
         case _:

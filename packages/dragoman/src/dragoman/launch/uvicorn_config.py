@@ -33,12 +33,12 @@ def build_uvicorn_config(
                 HttpLimits(
                     connections=settings.max_connections,
                     per_address=settings.max_connections_per_address,
-                )
+                ),
+                tls,
             ),
         ),
         ws=cast("type[asyncio.Protocol]", build_websocket_protocol),
         ws_max_size=settings.max_body_bytes,
-        ssl_context_factory=None if tls is None else lambda _config, _default: tls,
         access_log=False,
         log_level="warning" if settings.log_level == "info" else settings.log_level,
         log_config=None,

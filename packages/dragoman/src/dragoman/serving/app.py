@@ -262,7 +262,11 @@ def _build_application(
     options = service.options
     policy = AccessPolicy(
         service.tenancy.keyring,
-        build_allowed_hosts(options.bind, options.allowed_hosts),
+        build_allowed_hosts(
+            options.bind,
+            options.allowed_hosts,
+            requires_key=not service.tenancy.keyring.is_open,
+        ),
         options.cors,
     )
     routes = [

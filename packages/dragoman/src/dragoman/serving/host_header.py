@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from ipaddress import ip_address
 
 from starlette.datastructures import Headers
 
@@ -13,18 +14,33 @@ from ..settings import is_loopback
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
-def build_allowed_hosts(bind: str | None, configured: Sequence[str]) -> tuple[str, ...]:
+PRIVATE = "private"
+"""Allows addresses and private names."""
+
+
+_PRIVATE_SUFFIXES = (".local", ".localhost", ".internal", ".home.arpa", ".lan", ".intranet")
+"""Ends of names that are not in the public DNS, such as
+`dragoman.llm.svc.cluster.local`: RFC 6761, 6762, 8375 and ICANN's `.internal`.
+"""
+
+
+def build_allowed_hosts(
+    bind: str | None, configured: Sequence[str], *, requires_key: bool = True
+) -> tuple[str, ...]:
     """Return the names allowed in the Host header; `*` allows all.
 
     bind: the address that the server listens on; None for a Unix socket.
     configured: the names in the settings.
+    requires_key: whether the server has API keys, which a web page does not know.
     """
     # Loopback stays allowed, so that health checks on the machine work.
     if configured:
         return (*LOOPBACK_NAMES, *(name.lower() for name in configured))
+    if bind is None or is_loopback(bind.strip("[]").lower()):
+        return LOOPBACK_NAMES
     # A server on a network does not know its names, so it rejects none unless names are
-    # configured.
-    return LOOPBACK_NAMES if bind is None or is_loopback(bind.strip("[]").lower()) else ("*",)
+    # configured. Without keys, a page whose public name points here could use it.
+    return ("*",) if requires_key else (*LOOPBACK_NAMES, PRIVATE)
 
 
 def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
@@ -39,8 +55,20 @@ def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
     name = _read_name(hosts[0]) if len(hosts) == 1 else None
     if name is None:
         raise RequestError("The Host header must be given once, as `name` or `name:port`.")
-    if "*" not in allowed and name not in allowed and not is_loopback(name.strip("[]")):
+    is_private = PRIVATE in allowed and _is_private(name)
+    if not ("*" in allowed or name in allowed or is_private or is_loopback(name.strip("[]"))):
         raise MisdirectedRequest("This server does not answer for that Host. See --allowed-hosts.")
+
+
+def _is_private(name: str) -> bool:
+    """Whether a name is an address, or cannot be in the public DNS."""
+    if name.startswith("[") or "." not in name or name.endswith(_PRIVATE_SUFFIXES):
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=256)  # The clients of a server send few different hosts.

@@ -88,11 +88,19 @@ class _WriteJob:
 class GroupWriter:
     """The thread that owns the writing connection and groups queued writes. A disk
     error fails the whole group.
+
+    check_files: raises StoreUnavailable if a commit would not be durable.
     """
 
-    def __init__(self, connection: sqlite3.Connection, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        loop: asyncio.AbstractEventLoop,
+        check_files: Callable[[], None],
+    ) -> None:
         self._connection = connection
         self._loop = loop
+        self._check_files = check_files
         self._queue: queue.SimpleQueue[_WriteJob | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
@@ -138,11 +146,13 @@ class GroupWriter:
             for job in jobs:
                 job.run(connection)
             connection.execute("COMMIT")
-        except sqlite3.Error as error:
+            # Afterwards: what was written to a removed file must not be acknowledged.
+            self._check_files()
+        except (sqlite3.Error, StoreUnavailable) as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             # The jobs share the transaction, so they fail together.
-            failure = build_unavailable_error(error)
+            failure = build_unavailable_error(error) if isinstance(error, sqlite3.Error) else error
             for job in jobs:
                 job.error = StoreUnavailable(failure.message)
 

@@ -15,6 +15,7 @@ from itertools import islice
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from .deletion_clock import DeletionClock
 from .protocol import (
     Append,
     Bounds,
@@ -60,10 +61,16 @@ class MemoryStore:
     """
 
     def __init__(
-        self, bounds: Bounds | None = None, *, now: Callable[[], float] = time.time
+        self,
+        bounds: Bounds | None = None,
+        *,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
+        """monotonic: the clock that tells a jump of `now`; None trusts it."""
         self._bounds = bounds or Bounds()
         self._now = now
+        self._deletion_clock = DeletionClock(now, monotonic or now)
         self._records: OrderedDict[Key, _StoredRecord] = OrderedDict()
         """Records, least recently used first."""
         self._nbytes = self._pinned_bytes = self._last_position = 0
@@ -190,7 +197,8 @@ class MemoryStore:
         return tuple(sorted(abandoned, key=lambda record: record.position)[:limit])
 
     async def clean(self, limit: int = 256) -> int:
-        removed = [key for key, stored in self._records.items() if not self._is_live(stored)][
+        now = self._deletion_clock.read()
+        removed = [key for key, stored in self._records.items() if not self._is_live(stored, now)][
             :limit
         ]
         for key in removed:
@@ -324,9 +332,9 @@ class MemoryStore:
         stored = self._records.get(key)
         return stored if stored is not None and self._is_live(stored) else None
 
-    def _is_live(self, stored: _StoredRecord) -> bool:
+    def _is_live(self, stored: _StoredRecord, now: float | None = None) -> bool:
         record = stored.record
-        now = self._now()
+        now = self._now() if now is None else now
         if record.expires is not None and record.expires <= now:
             return False
         return not _is_evictable(stored) or stored.touched > now - self._bounds.ttl

@@ -67,8 +67,9 @@ class PostgresStore(SqlStore):
         *,
         timeout: float = 10.0,
         now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
-        super().__init__(bounds or Bounds(), now)
+        super().__init__(bounds or Bounds(), now, monotonic)
         self._dsn = dsn
         self._timeout = timeout
         self._run = "run_" + secrets.token_hex(16)
@@ -149,7 +150,7 @@ class PostgresStore(SqlStore):
     async def clean(self, limit: int = 256) -> int:
         async with _translate_errors():
             await self._ensure_run_lock()
-        now = self._now()
+        now = self._deletion_clock.read()
         touches = self._take_touches()
         await self._write(lambda: sql.update_touched(touches))
         return await self._write(lambda: sql.delete_surplus(limit, self._bounds, now))

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
+from .deletion_clock import DeletionClock
 from .protocol import (
     Bounds,
     Key,
@@ -23,11 +24,18 @@ class SqlStore(ABC):
     records.
 
     now: clock, Unix seconds.
+    monotonic: the clock that tells a jump of the first; None trusts it.
     """
 
-    def __init__(self, bounds: Bounds, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        bounds: Bounds,
+        now: Callable[[], float],
+        monotonic: Callable[[], float] | None = None,
+    ) -> None:
         self._bounds = bounds
         self._now = now
+        self._deletion_clock = DeletionClock(now, monotonic or now)
         # Times of last use by position. Written later, in bulk, so that reads do not
         # wait for writes.
         self._touches: dict[int, float] = {}

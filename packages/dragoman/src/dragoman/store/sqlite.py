@@ -50,6 +50,7 @@ class SqliteStore(SqlStore):
         and is faster.
     busy_timeout: seconds to wait for another process that is writing.
     now: clock, Unix seconds.
+    monotonic: see `SqlStore`.
     """
 
     def __init__(
@@ -60,12 +61,14 @@ class SqliteStore(SqlStore):
         synchronous: Synchronous = "FULL",
         busy_timeout: float = 10.0,
         now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
-        super().__init__(bounds or Bounds(), now)
+        super().__init__(bounds or Bounds(), now, monotonic)
         self._path = path
         self._synchronous = synchronous
         self._busy_timeout = busy_timeout
         self._run = "run_" + secrets.token_hex(16)
+        self._identities: dict[Path, tuple[int, int] | None] = {}
         self._writer: GroupWriter | None = None
         self._reader_pool: ThreadPoolExecutor | None = None
 
@@ -92,7 +95,7 @@ class SqliteStore(SqlStore):
             self._reader_pool = None
             reader_pool.shutdown(wait=False)
             raise
-        self._writer = GroupWriter(connection, loop)
+        self._writer = GroupWriter(connection, loop, self._check_files)
 
     async def close(self) -> None:
         writer = self._writer
@@ -130,7 +133,7 @@ class SqliteStore(SqlStore):
         return tuple(abandoned)
 
     async def clean(self, limit: int = 256) -> int:
-        now = self._now()
+        now = self._deletion_clock.read()
         touches = self._take_touches()
 
         def write(connection: sqlite3.Connection) -> int:
@@ -168,6 +171,10 @@ class SqliteStore(SqlStore):
             connection = self._connect()
             try:
                 self._migrate(connection)
+                self._identities = {
+                    path: _identify(path)
+                    for path in (self._path, self._path.with_name(f"{self._path.name}-wal"))
+                }
             except BaseException:
                 connection.close()
                 raise
@@ -218,8 +225,30 @@ class SqliteStore(SqlStore):
             raise
         return connection
 
+    def _check_files(self) -> None:
+        """Check that the store is still at its path: SQLite would go on with the files
+        that it has open, which are lost when the process ends.
+
+        Raises:
+            StoreUnavailable: a file was removed or replaced.
+        """
+        for path, identity in self._identities.items():
+            if _identify(path) != identity:
+                log.error(
+                    "the store failed: %s was removed or replaced while the server runs; restart "
+                    "it to use the file that is there now",
+                    path,
+                )
+                raise StoreUnavailable(
+                    "The store is unavailable: its file was removed or replaced."
+                )
+
     async def _read(self, steps: sql.Steps[T]) -> T:
-        return await self._run_in_thread(lambda: run_steps(self._get_reader(), steps))
+        def read() -> T:
+            self._check_files()
+            return run_steps(self._get_reader(), steps)
+
+        return await self._run_in_thread(read)
 
     def _get_reader(self) -> sqlite3.Connection:
         """Return the read-only connection of the current thread."""
@@ -244,6 +273,15 @@ class SqliteStore(SqlStore):
         if self._writer is None:
             raise StoreUnavailable("The store is closed.")
         return await self._writer.write(work)
+
+
+def _identify(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another one of its name; None if it is not there."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 class RunLock:

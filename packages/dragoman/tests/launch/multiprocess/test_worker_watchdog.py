@@ -54,7 +54,7 @@ def test_watchdog_forgets_dead_worker() -> None:
     assert watchdog.pop_without_keys(100) == ([], False)
 
 
-def test_watchdog_after_pause_of_supervisor_finds_nobody() -> None:
+def test_watchdog_after_pause_of_supervisor_finds_none() -> None:
     watchdog = WorkerWatchdog(None, 0)
     watchdog.note_sign(1, 0)
     watchdog.expect_keys([1], 0)

@@ -33,6 +33,9 @@ from ..merged_metrics import MetricsExchange, build_registry, read_families
 from ..responder import Responder
 from ..route import Handler, Route
 
+KEY_PREFIX = "dragoman:key_"
+"""Begins the names of the metrics that name API keys."""
+
 
 class HttpCollector(Collector):
     """Collects the HTTP metrics, with the names that vLLM has from
@@ -80,12 +83,12 @@ class KeyCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for name, text, read in _KEY_COUNTERS:
-            family = CounterMetricFamily(f"dragoman:key_{name}", text, labels=("key", "model_name"))
+            family = CounterMetricFamily(f"{KEY_PREFIX}{name}", text, labels=("key", "model_name"))
             for labels, usage in self._key_metrics.usage.items():
                 family.add_metric(labels, read(usage))
             yield family
         rejections = CounterMetricFamily(
-            "dragoman:key_rejections",
+            f"{KEY_PREFIX}rejections",
             "Requests rejected by a limit of their key.",
             labels=("key", "limit"),
         )
@@ -93,7 +96,7 @@ class KeyCollector(Collector):
             rejections.add_metric(labels, count)
         yield rejections
         running = GaugeMetricFamily(
-            "dragoman:key_requests_running", "Requests of a key in progress.", labels=("key",)
+            f"{KEY_PREFIX}requests_running", "Requests of a key in progress.", labels=("key",)
         )
         for key, count in self._key_metrics.running.items():
             running.add_metric((key,), count)
@@ -112,6 +115,18 @@ class KeyCollector(Collector):
             )
             errors.add_metric((), shared.errors)
             yield errors
+
+
+class PublicMetrics(Collector):
+    """The metrics that need no key: those that name no API key."""
+
+    def __init__(self, metrics: CollectorRegistry) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._metrics.collect():
+            if not family.name.startswith(KEY_PREFIX):
+                yield family
 
 
 class BuildCollector(Collector):
@@ -155,7 +170,9 @@ def build_metrics_handler(
     key_metrics: KeyMetrics,
     exchange: MetricsExchange | None = None,
 ) -> Handler:
-    """Build the handler of `/metrics`; the Accept header chooses the format."""
+    """Build the handler of `/metrics`; the Accept header chooses the format. Only
+    administrators see the metrics that name keys.
+    """
     # `auto_describe` would run each collector when it is registered.
     registry = CollectorRegistry(auto_describe=False)
     registry.register(EngineCollector(meters))
@@ -181,6 +198,11 @@ def build_metrics_handler(
             # own metrics.
             with suppress(ConnectionError):
                 merged_registry = build_registry(await exchange.merge())
+        # The names of keys, and what they run, are not for strangers.
+        if not (http.caller.is_admin or http.service.tenancy.keyring.is_open):
+            public_registry = CollectorRegistry(auto_describe=False)
+            public_registry.register(PublicMetrics(merged_registry))
+            merged_registry = public_registry
         return JsonResponse(
             encode(merged_registry, **options),
             content_type=(b"content-type", content_type.encode()),

@@ -70,8 +70,7 @@ class ApiDescription:
 
     async def show(self, http: HttpRequest) -> CompleteResponse:
         """Return the document of the routes that the caller's key may use."""
-        options = http.service.options
-        requires_key = bool(options.api_key or options.admin_api_key)
+        requires_key = not http.service.tenancy.keyring.is_open
         is_admin = http.caller.is_admin or not requires_key
         async with self._lock:
             if is_admin not in self._documents:
