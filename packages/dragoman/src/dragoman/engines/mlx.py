@@ -204,19 +204,48 @@ class MlxModel:
 
     def prepare_weights(self, tensors: Tensors) -> Callable[[], None]:
         shapes = dict(tree_flatten(self._network.parameters()))
-        staged = [
-            (name, mx.array(tensors.take(name, *current.shape)).astype(current.dtype))
-            for name, current in shapes.items()
-        ]
-        if TIED_WEIGHT not in shapes:
-            tensors.drop(TIED_WEIGHT)
-        tensors.check_all_used()
+        if all(name in tensors for name in shapes):
+            staged = [
+                (name, mx.array(tensors.take(name, *current.shape)).astype(current.dtype))
+                for name, current in shapes.items()
+            ]
+            if TIED_WEIGHT not in shapes:
+                tensors.drop(TIED_WEIGHT)
+            tensors.check_all_used()
+        else:
+            staged = self._convert(tensors, shapes)
+        # Now, since a lazy array can be evaluated only on the thread that built it.
+        mx.eval([value for _, value in staged])
 
         def apply() -> None:
             self._network.load_weights(staged)
             mx.eval(self._network.parameters())
 
         return apply
+
+    def _convert(self, tensors: Tensors, shapes: dict[str, Array]) -> list[tuple[str, Array]]:
+        """Read tensors by the names of a saved checkpoint (experts one by one), which
+        mlx-lm converts at startup too. Raises EngineError.
+        """
+        weights = {
+            name: mx.array(tensors.take(name, *shape))
+            for name, (_, shape) in tensors.layout.items()
+        }
+        if hasattr(self._network, "sanitize"):
+            try:
+                weights = self._network.sanitize(weights)
+            except Exception as error:  # the library's code may raise anything
+                raise EngineError(
+                    f"mlx-lm cannot load the weights: {find_reason(error)}"
+                ) from error
+        for name, current in shapes.items():
+            if name not in weights:
+                raise EngineError(f"the weights contain no tensor {name}")
+            if weights[name].shape != current.shape:
+                raise EngineError(f"{name} has shape {weights[name].shape}, not {current.shape}")
+        if unexpected := sorted(weights.keys() - shapes.keys() - {TIED_WEIGHT}):
+            raise EngineError(f"the weights contain unexpected tensors: {unexpected[:4]}")
+        return [(name, weights[name].astype(current.dtype)) for name, current in shapes.items()]
 
     def prepare_discard(self) -> None:
         """Return None: freeing the weights is not supported."""

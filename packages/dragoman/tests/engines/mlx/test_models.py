@@ -48,9 +48,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
 LENGTHS = (1, 15, 16, 40, 90)
 
 
-def network(kind: str, **more: Any) -> Any:
+def network(kind: str, *, seed: int = 7, **more: Any) -> Any:
     module = pytest.importorskip(f"mlx_lm.models.{kind}")
-    mx.random.seed(7)
+    mx.random.seed(seed)
     model = module.Model(
         module.ModelArgs.from_dict({"model_type": kind} | SMALL | FAMILIES.get(kind, {}) | more)
     )

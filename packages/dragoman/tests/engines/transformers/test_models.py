@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -189,12 +189,12 @@ def test_block_files_are_found_by_new_process(tmp_path: Path) -> None:
 class LargestTensor(TorchDispatchMode):
     """Records the size of the largest tensor that an operation returns."""
 
-    numbers = 0
+    numbers: int = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
         if isinstance(output, torch.Tensor):
-            self.numbers = max(self.numbers, cast("Any", output).numel())
+            self.numbers = max(self.numbers, output.numel())
         return output
 
 
@@ -207,7 +207,8 @@ def test_unfused_attention_memory_does_not_grow_with_prompt(
     limits = SchedulerConfig(max_num_batched_tokens=400)
     prompt = tuple(np.random.default_rng(2).integers(3, 96, 400).tolist())
     ask = TokenRequest(id="a", prompt=prompt, max_tokens=2, sampling=GREEDY)
-    with LargestTensor() as largest:
+    largest = LargestTensor()
+    with largest:
         outputs = run_alone(model, ask, limits)
     assert outputs.tokens == generate_alone(network(kind, sliding_window=512), list(prompt), 2)
     # The scores of all pairs would have a number for each of 4 heads. The largest tensor

@@ -18,9 +18,11 @@ from dragoman.core.weight_updates import WeightsInMemory, WeightsOnDisk
 from dragoman.engines.batching import BatchingEngine, EngineConfig, build_rng
 from dragoman.engines.transformers.backend import safetensors, torch
 from dragoman.engines.transformers.load import build_paged_model
+from dragoman.engines.transformers.load_network import load_network
 
-from ..harness import GREEDY, run_alone, run_client
-from .test_models import network
+from ..harness import GREEDY, Outputs, run_alone, run_client
+from . import vlms
+from .test_models import EXPERTS, ON_A_CPU, network
 
 pytestmark = pytest.mark.torch
 
@@ -56,6 +58,53 @@ async def test_update_weights_matches_fresh_network(kind: str, tmp_path: Path) -
         assert (await client.ask(ASK)).scores != expected
         await client.engine.control.update_weights(WeightsOnDisk(str(tmp_path)))
         assert (await client.ask(ASK)).scores == expected
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "qwen3_moe", "gpt_oss", "llava"])
+async def test_update_from_saved_checkpoint_matches_fresh_load(kind: str, tmp_path: Path) -> None:
+    """The names of a saved file are those from which a server starts."""
+    first = tmp_path / "first"
+    if kind == "llava":
+        vlms.save(kind, first)
+    else:
+        network(kind, **EXPERTS).save_pretrained(first)
+    other = change_weights(load_network(first, ON_A_CPU))
+    other.save_pretrained(tmp_path / "second")
+    expected = run_alone(build_paged_model(load_network(tmp_path / "second", ON_A_CPU))[0], ASK)
+    async with run_client(engine(load_network(first, ON_A_CPU))) as client:
+        before = await client.ask(ASK)
+        await client.engine.control.update_weights(WeightsOnDisk(str(tmp_path / "second")))
+        after = await client.ask(ASK)
+        await client.engine.control.update_weights(WeightsOnDisk(str(first)))
+        again = await client.ask(ASK)
+    assert list_logprobs(after) == pytest.approx(list_logprobs(expected), abs=1e-4)
+    assert list_logprobs(again) == pytest.approx(list_logprobs(before), abs=1e-4)
+    assert list_logprobs(after) != pytest.approx(list_logprobs(before), abs=1e-2)
+
+
+def list_logprobs(outputs: Outputs) -> list[float]:
+    return [score.logprob for score in outputs.scores if score]
+
+
+async def test_update_from_incomplete_checkpoint_raises(tmp_path: Path) -> None:
+    network("mixtral", **EXPERTS).save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    name = next(name for name in tensors if "experts" in name)
+    model = load_network(tmp_path, ON_A_CPU)
+    messages = {
+        "no tensor .*experts|cannot load": {k: v for k, v in tensors.items() if k != name},
+        "has shape|cannot load": tensors | {name: torch.zeros(3)},
+        "unexpected tensors.*strange": tensors | {"strange": torch.zeros(1)},
+    }
+    async with run_client(engine(model)) as client:
+        before = (await client.ask(ASK)).tokens
+        for message, wrong in messages.items():
+            with pytest.raises(RequestError, match=message):
+                await client.engine.control.update_weights(
+                    WeightsInMemory((safetensors.torch.save(wrong),))
+                )
+        assert (await client.ask(ASK)).tokens == before
 
 
 async def test_update_weights_mismatch_raises_and_keeps_weights() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any, cast
 
 import numpy as np
 from msgspec import Struct
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...core.errors import EngineError, Unsupported
 from ..batching import BLOCK_SIZE, Chunk, NumpySampledRows, SampledRows, SamplingState
+from ..batching.paging_self_check import find_reason
 from ..safetensors_reader import Tensors
 from .backend import Device, Network, Tensor, torch
 from .device_sampler import DeviceSampledRows
@@ -102,7 +105,12 @@ class TransformersModel:
             )
         # All tensors are read and validated before any is replaced: a failure leaves
         # the old weights in use.
-        staged = stage_weights(self._weight_slots, tensors)
+        if all(any(name in tensors for name in slot.names) for slot in self._weight_slots):
+            staged = stage_weights(self._weight_slots, tensors)
+        else:
+            staged = stage_checkpoint(
+                self._network, self._weight_slots, tensors, self.own_attention
+            )
         setters = [
             self.linears.stage(slot.tensor, value.to(self._network.device))
             for slot, value in staged
@@ -323,10 +331,60 @@ def stage_weights(slots: Sequence[WeightSlot], tensors: Tensors) -> list[tuple[W
             torch.from_numpy(tensors.take(name, *slot.shape).copy()) for name in names
         ]
         if not all(torch.equal(first, other) for other in others):
-            raise EngineError(f"{' and '.join(names)} are one tensor in this model, but differ")
+            raise _build_tie_error(names)
         staged.append((slot, first.to(slot.dtype)))
     tensors.check_all_used()
     return staged
+
+
+_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+
+
+def stage_checkpoint(
+    network: Network, slots: Sequence[WeightSlot], tensors: Tensors, attention: str
+) -> list[tuple[WeightSlot, Tensor]]:
+    """Read tensors by the names of a saved checkpoint, which differ from the network's:
+    experts one by one instead of fused, other prefixes of an image-text model. The
+    library converts them, as at startup. Raises EngineError.
+
+    attention: name of one of the library's attentions.
+    """
+    state = {
+        name: torch.from_numpy(tensors.take(name, *shape).copy()).to(_DTYPES[dtype])
+        for name, (dtype, shape) in tensors.layout.items()
+    }
+    try:
+        kind = cast("Any", type(network))
+        loaded, info = kind.from_pretrained(
+            None,
+            config=deepcopy(network.config),
+            state_dict=state,
+            dtype=network.dtype,
+            attn_implementation=attention,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    except Exception as error:  # the library's code may raise any exception
+        raise EngineError(f"transformers cannot load the weights: {find_reason(error)}") from error
+    for name, found, expected in sorted(info["mismatched_keys"]):
+        raise EngineError(f"{name} has shape {tuple(found)}, not {tuple(expected)}")
+    if missing := sorted(info["missing_keys"]):
+        raise EngineError(f"the weights contain no tensor {missing[0]}")
+    if unexpected := sorted(info["unexpected_keys"]):
+        raise EngineError(f"the weights contain unexpected tensors: {unexpected[:4]}")
+    converted = loaded.state_dict()
+    staged: list[tuple[WeightSlot, Tensor]] = []
+    for slot in slots:
+        parts: list[Tensor] = [converted[name] for name in slot.names]
+        first, *others = parts
+        if not all(torch.equal(first, other) for other in others):
+            raise _build_tie_error(slot.names)
+        staged.append((slot, first.to(slot.dtype)))
+    return staged
+
+
+def _build_tie_error(names: Sequence[str]) -> EngineError:
+    return EngineError(f"{' and '.join(names)} are one tensor in this model, but differ")
 
 
 def release_cached_memory(device: Device) -> None:
