@@ -183,6 +183,7 @@ MESSAGES: dict[str, Any] = {
     "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}},
     "output_format": {"type": "json_schema", "schema": SCHEMA},
     "context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]},
+    "cache_control": {"type": "ephemeral", "ttl": "1h"},
     "chat_template": "{{ messages }}",
     "chat_template_kwargs": {"enable_thinking": True},
     "max_tokens": 5,

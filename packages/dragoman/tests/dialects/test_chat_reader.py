@@ -259,7 +259,7 @@ def test_tool_result_without_call_id_is_rejected():
 
 def test_legacy_function_results_match_calls():
     call = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
-    first, second, answer_1, answer_2 = messages(
+    first, answer_1, second, answer_2 = messages(
         call,
         call,
         {"role": "function", "name": "f", "content": "1"},

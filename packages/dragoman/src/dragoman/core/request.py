@@ -127,14 +127,11 @@ class JsonSchema(Struct, frozen=True, tag=True):
         schema: a JSON Schema as JSON text.
         strict: an unsupported keyword is an error instead of a warning.
         name: the client's name of the schema.
-        requires_patterns: if strict, a regular expression that is valid but unsupported
-            is an error too.
     """
 
     schema: str
     strict: bool = True
     name: str | None = None
-    requires_patterns: bool = True
 
 
 class Regex(Struct, frozen=True, tag=True):

@@ -113,7 +113,7 @@ def _read_response_format(format: ResponseFormat) -> Constraint | None:
 def _read_outputs(outputs: StructuredOutputs, prefix: str) -> list[tuple[str, Constraint]]:
     constraints: list[tuple[str, Constraint]] = []
     if (schema := read_schema_or_text(outputs.json, prefix + "json")) is not None:
-        constraints.append((prefix + "json", JsonSchema(schema, requires_patterns=False)))
+        constraints.append((prefix + "json", JsonSchema(schema)))
     if outputs.regex is not None:
         constraints.append(
             (prefix + "regex", Regex(check_text_size(outputs.regex, MAX_REGEX, prefix + "regex")))

@@ -34,6 +34,7 @@ from .field_errors import abbreviate, check_one_of, invalid_value, missing_param
 from .interfaces import Profile, ReaderOptions
 from .parameter_table import Note
 from .request_body import read_json_object, read_json_value
+from .unknown_fields import TaggedFields
 
 _MAX_LISTED_KEYS = 8
 """Maximum invalid keys of `logit_bias` that an error lists."""
@@ -76,6 +77,17 @@ class ResponseFormat(Struct, frozen=True):
     type: str
     json_schema: JsonSchemaFormat | None = None
     schema: Raw = Raw()
+
+
+FORMAT_FIELDS = TaggedFields(
+    "type",
+    {
+        "text": frozenset(),
+        "json_object": frozenset({"schema"}),
+        "json_schema": frozenset({"json_schema"}),
+    },
+)
+"""The fields of a `ResponseFormat`."""
 
 
 class DecodingFields(Struct, frozen=True, kw_only=True):

@@ -1,5 +1,7 @@
-"""Finds nested fields of a body that its structs do not define: none is ignored
-silently.
+"""Finds nested fields of a body that have no meaning: none is ignored silently.
+
+Those are the fields that the body's structs do not define, and those of another role or
+type: one struct holds the messages of all roles, or the parts of all types.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from typing import cast
 
 import msgspec
 from msgspec import Raw, Struct
+
+from .field_errors import check_one_of
 
 MAX_UNKNOWN = 32
 
@@ -26,17 +30,39 @@ DecodedJson = object
 _CONTAINERS = (dict, list)
 
 
+_EMPTY: tuple[DecodedJson, ...] = (None, "", False, [], {})
+"""Values of a field of another role that say nothing; clients send all fields of their
+own structs.
+"""
+
+
+class TaggedFields(Struct, frozen=True):
+    """The fields of a struct that have a meaning, by its role or type.
+
+    tag: the field that selects them.
+    fields: names by value of the tag, without the tag itself; None is its absence. All
+        fields of other values are known.
+    """
+
+    tag: str
+    fields: Mapping[str | None, frozenset[str]]
+
+
 class NestedRules(Struct, frozen=True):
-    """The exceptions for each struct when a body is searched for unknown fields.
+    """The rules for each struct when a body is searched for unknown fields.
 
     accepted: further fields that are accepted without effect, such as those of a
         replayed answer.
     checked_types: the values of `type` for which an object is checked; objects of other
     types are ignored by the reader, or parsed elsewhere.
+    tagged: the fields by role or type, of structs that have several.
+    values: the allowed values of fields that only the vendor uses, by their name.
     """
 
     accepted: Mapping[StructType, frozenset[str]] = {}
     checked_types: Mapping[StructType, frozenset[str | None]] = {}
+    tagged: Mapping[StructType, TaggedFields] = {}
+    values: Mapping[StructType, Mapping[str, tuple[str, ...]]] = {}
 
 
 class _Node:
@@ -45,6 +71,8 @@ class _Node:
     fields: names of an object's fields; None accepts any.
     inner: nodes of the fields whose values are checked too.
     checked_types: as in NestedRules; None checks all objects.
+    tag, tagged_fields: the tag of TaggedFields, and all known fields by its values.
+    values: as in NestedRules.
     items: node of an array's items; None if they are not checked.
     """
 
@@ -52,7 +80,33 @@ class _Node:
         self.fields: frozenset[str] | None = None
         self.inner: dict[str, _Node] = {}
         self.checked_types: frozenset[str | None] | None = None
+        self.tag = ""
+        self.tagged_fields: dict[str | None, frozenset[str]] = {}
+        self.values: Mapping[str, tuple[str, ...]] = {}
         self.items: _Node | None = None
+
+    def adopt_object(self, other: _Node) -> None:
+        """Take over what another node knows of objects."""
+        self.fields = other.fields
+        self.inner = other.inner
+        self.checked_types = other.checked_types
+        self.tag = other.tag
+        self.tagged_fields = other.tagged_fields
+        self.values = other.values
+
+    def select_fields(self, members: Mapping[str, DecodedJson]) -> frozenset[str] | None:
+        """Return the known fields of an object; None accepts any."""
+        if not self.tag:
+            return self.fields
+        tag = members.get(self.tag)
+        fields = self.tagged_fields.get(tag) if tag is None or isinstance(tag, str) else None
+        if fields is None and isinstance(tag, str):
+            # Ollama's roles are in any case.
+            fields = self.tagged_fields.get(tag.lower())
+        return self.fields if fields is None else fields
+
+    def has_known_values(self, members: Mapping[str, DecodedJson]) -> bool:
+        return all([members.get(name) in (None, *allowed) for name, allowed in self.values.items()])
 
 
 class NestedFields:
@@ -66,6 +120,9 @@ class NestedFields:
     def find_unknown(self, fields: Mapping[str, Raw]) -> list[str]:
         """Return the paths of unknown fields that are not null. A field of several
         array items is reported once.
+
+        Raises:
+            RequestError: a value is not among those that the rules allow.
         """
         # Fast path: bodies without such fields are not decoded a second time.
         if self._nested.keys().isdisjoint(fields):
@@ -104,9 +161,7 @@ class NestedFields:
                 node = _Node()
                 for part in parts:
                     if part.fields is not None:
-                        node.fields = part.fields
-                        node.inner = part.inner
-                        node.checked_types = part.checked_types
+                        node.adopt_object(part)
                     node.items = part.items or node.items
                 return node
             case _:
@@ -120,8 +175,15 @@ class NestedFields:
             # itself.
             node = self._nodes[info.cls] = _Node()
             names = frozenset(field.encode_name for field in info.fields)
-            node.fields = names | self._rules.accepted.get(info.cls, frozenset())
+            accepted = self._rules.accepted.get(info.cls, frozenset[str]())
+            node.fields = names | accepted
             node.checked_types = self._rules.checked_types.get(info.cls)
+            node.values = self._rules.values.get(info.cls, {})
+            if (tagged := self._rules.tagged.get(info.cls)) is not None:
+                node.tag = tagged.tag
+                node.tagged_fields = {
+                    value: known | accepted | {tagged.tag} for value, known in tagged.fields.items()
+                }
             for field in info.fields:
                 if (inner := self._build(field.type)) is not None:
                     node.inner[field.encode_name] = inner
@@ -149,7 +211,9 @@ def _is_known(value: DecodedJson, node: _Node) -> bool:
         node.checked_types is not None and members.get("type") not in node.checked_types
     ):
         return True
-    if not members.keys() <= fields:
+    if not members.keys() <= (node.select_fields(members) or fields):
+        return False
+    if node.values and not node.has_known_values(members):
         return False
     for name, inner in node.inner.items():
         member = members.get(name)
@@ -168,9 +232,13 @@ def _walk(value: DecodedJson, node: _Node, path: str, key: str) -> Iterator[tupl
         members = cast("dict[str, DecodedJson]", value)
         if node.checked_types is not None and members.get("type") not in node.checked_types:
             return
+        for name, allowed in node.values.items():
+            if isinstance(value := members.get(name), str):
+                check_one_of(value, allowed, f"{path}.{name}")
+        fields = node.select_fields(members) or node.fields
         for name, member in members.items():
-            if name not in node.fields:
-                if member is not None:
+            if name not in fields:
+                if member is not None and (name not in node.fields or member not in _EMPTY):
                     yield f"{path}.{name}", f"{key}.{name}"
             elif name in node.inner and isinstance(member, _CONTAINERS):
                 yield from _walk(

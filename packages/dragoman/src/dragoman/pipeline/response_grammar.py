@@ -38,6 +38,13 @@ from .pattern_relaxation import relax_patterns
 from .sampling import ends_in_reasoning, find_callable_tools
 from .served_model import ServedModel
 
+_STRICT_FIELDS = frozenset(
+    {"response_format", "text.format", "output_config.format", "output_format"}
+)
+"""The fields whose schemas are strict because the client or its API says so. Those of
+vLLM, SGLang and TGI have no `strict`: a pattern may be left out of them.
+"""
+
 
 async def compile_grammar(
     model: ServedModel,
@@ -87,8 +94,8 @@ async def compile_grammar(
     if grammar is None:
         return None
     body = request.constraint
-    if isinstance(body, JsonSchema) and not (body.strict and body.requires_patterns):
-        param = request.constraint_param
+    param = request.constraint_param
+    if isinstance(body, JsonSchema) and not (body.strict and param in _STRICT_FIELDS):
         try:
             unenforced = await _compile_body(backend, grammar, param)
         except RequestError:

@@ -1,7 +1,7 @@
 """The structs of Messages bodies, with the support of every parameter.
 
-`content_blocks` and `reader` parse a body. `cache_control` may occur anywhere and is
-ignored: caching is automatic.
+`content_blocks` and `reader` parse a body. `cache_control` may occur anywhere and has no
+effect: caching is automatic.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from msgspec import Meta, Raw, Struct
 from ..bounds import MAX_MESSAGES, AtLeastOne, CountOrUnlimited
 from ..generation_fields import DecodingFields
 from ..parameter_table import SHARED_ROWS, Note, ParameterTable, accept, reject, warn
-from ..unknown_fields import NestedRules
+from ..unknown_fields import NestedRules, TaggedFields
+
+
+class CacheControl(Struct, frozen=True):
+    """A mark for the vendor's cache; it is checked, and has no effect."""
+
+    type: str
+    ttl: str | None = None
 
 
 class BlockSource(Struct, frozen=True):
@@ -48,6 +55,7 @@ class WireContentBlock(Struct, frozen=True):
     url: str | None = None
     citations: Raw = Raw()
     tool: ToolChange | None = None
+    cache_control: CacheControl | None = None
 
 
 class ToolChange(Struct, frozen=True):
@@ -70,6 +78,7 @@ class AnthropicWireTool(Struct, frozen=True):
     input_examples: list[Raw] | None = None
     display_width_px: int | None = None
     display_height_px: int | None = None
+    cache_control: CacheControl | None = None
 
 
 class AnthropicWireToolChoice(Struct, frozen=True):
@@ -129,21 +138,90 @@ class ContextManagement(Struct, frozen=True):
     edits: list[WireEdit] | None = None
 
 
+_CUSTOM_TOOL = frozenset(
+    {"name", "description", "input_schema", "strict", "allowed_callers", "input_examples"}
+)
+
 MESSAGES_NESTED = NestedRules(
     accepted={
         # Hints for caches, and fields that clients replay from an answer.
         AnthropicWireMessage: frozenset({"cache_control", "id"}),
         WireContentBlock: frozenset({"cache_control", "caller"}),
         AnthropicWireTool: frozenset({"cache_control", "defer_loading", "eager_input_streaming"}),
+        # Claude Code shares a cache between its users.
+        CacheControl: frozenset({"scope"}),
     },
     checked_types={
         # The others are hosted tools and their blocks, or tools of a fixed form.
         WireContentBlock: frozenset(
             {"text", "image", "document", "search_result", "tool_use", "tool_result"}
         )
-        | {"thinking", "redacted_thinking", "compaction", "tool_addition", "tool_removal"},
+        | {"thinking", "redacted_thinking", "compaction", "tool_addition", "tool_removal"}
+        | {"tool_reference"},
         AnthropicWireTool: frozenset({None, "custom"}),
     },
+    tagged={
+        AnthropicWireMessage: TaggedFields(
+            "role",
+            {
+                **dict.fromkeys(("user", "assistant"), frozenset({"content"})),
+                "system": frozenset({"content", "clear_at", "output_config"}),
+            },
+        ),
+        WireContentBlock: TaggedFields(
+            "type",
+            {
+                "text": frozenset({"text", "citations"}),
+                "image": frozenset({"source"}),
+                "document": frozenset({"source", "title", "context", "citations"}),
+                "search_result": frozenset({"source", "title", "content", "citations"}),
+                "tool_use": frozenset({"id", "name", "input"}),
+                "tool_result": frozenset({"tool_use_id", "content", "is_error"}),
+                "tool_reference": frozenset({"tool_name"}),
+                "thinking": frozenset({"thinking", "signature"}),
+                "redacted_thinking": frozenset({"data"}),
+                "compaction": frozenset({"content"}),
+                **dict.fromkeys(("tool_addition", "tool_removal"), frozenset({"tool"})),
+            },
+        ),
+        BlockSource: TaggedFields(
+            "type",
+            {
+                **dict.fromkeys(("base64", "text"), frozenset({"media_type", "data"})),
+                "url": frozenset({"url"}),
+                "file": frozenset({"file_id"}),
+                "content": frozenset({"content"}),
+            },
+        ),
+        AnthropicWireTool: TaggedFields("type", dict.fromkeys((None, "custom"), _CUSTOM_TOOL)),
+        AnthropicWireToolChoice: TaggedFields(
+            "type",
+            {
+                **dict.fromkeys(("auto", "any"), frozenset({"disable_parallel_tool_use"})),
+                "tool": frozenset({"name", "disable_parallel_tool_use"}),
+                "none": frozenset(),
+            },
+        ),
+        ThinkingConfig: TaggedFields(
+            "type",
+            {
+                # Dragoman enforces a budget of adaptive thinking too.
+                **dict.fromkeys(("enabled", "adaptive"), frozenset({"budget_tokens", "display"})),
+                "between_tools": frozenset({"display"}),
+                "disabled": frozenset(),
+            },
+        ),
+        WireEdit: TaggedFields(
+            "type",
+            {
+                "clear_tool_uses_20250919": frozenset(
+                    {"trigger", "keep", "clear_at_least", "exclude_tools", "clear_tool_inputs"}
+                ),
+                "clear_thinking_20251015": frozenset({"keep"}),
+            },
+        ),
+    },
+    values={CacheControl: {"type": ("ephemeral",), "ttl": ("5m", "1h")}},
 )
 
 
@@ -214,6 +292,9 @@ class MessagesPromptFields(Struct, frozen=True, kw_only=True):
             "whole conversation"
         ),
     ] = Raw()
+    cache_control: Annotated[
+        CacheControl | None, Note("type and ttl are checked; caching is automatic")
+    ] = None
     chat_template: Annotated[str | None, Note("if the server allows it")] = None
     chat_template_kwargs: Annotated[
         Raw,
@@ -241,7 +322,6 @@ class MessagesBody(DecodingFields, frozen=True, kw_only=True):
 
 
 _UNSUPPORTED = (
-    *accept("cache_control", note="caching is automatic"),
     *accept("betas", note="beta headers of any value are accepted"),
     *accept(
         "user_profile_id", "workspace_id", "billing_policy", note="this server has no accounts"

@@ -10,9 +10,14 @@ from typing import Annotated
 from msgspec import Meta, Raw, Struct
 
 from ..bounds import MAX_MESSAGES, CountOrUnlimited, Logprobs
-from ..generation_fields import GenerationFields, StructuredOutputs
+from ..generation_fields import (
+    FORMAT_FIELDS,
+    GenerationFields,
+    ResponseFormat,
+    StructuredOutputs,
+)
 from ..parameter_table import SHARED_ROWS, Note, ParameterTable, accept, reject, warn
-from ..unknown_fields import NestedRules
+from ..unknown_fields import NestedRules, TaggedFields
 
 
 class ChatImageUrl(Struct, frozen=True):
@@ -87,8 +92,7 @@ class ReasoningDetail(Struct, frozen=True):
 
 
 class ChatWireMessage(Struct, frozen=True):
-    """A message of any role. Fields that do not belong to the role are ignored, as in
-    OpenAI's API.
+    """A message of any role; `role` selects the fields that apply, see `CHAT_NESTED`.
 
     prefix, partial: the answer continues this message, if it is the last (DeepSeek and
         Mistral; Kimi and Qwen).
@@ -165,6 +169,12 @@ class ChatWireToolChoice(Struct, frozen=True):
     allowed_tools: AllowedTools | None = None
 
 
+# `prefix` and `partial` have errors and warnings of their own.
+_MESSAGE = frozenset({"content", "name", "prefix", "partial"})
+_FUNCTION = frozenset({"function"})
+_CUSTOM = frozenset({"custom"})
+_BY_TOOL_TYPE = {None: _FUNCTION, "function": _FUNCTION, "custom": _CUSTOM}
+
 CHAT_NESTED = NestedRules(
     accepted={
         # Fields that clients replay from an answer or its chunks, and hints for caches.
@@ -176,6 +186,56 @@ CHAT_NESTED = NestedRules(
         StructuredOutputs: frozenset({"disable_fallback"}),
     },
     checked_types={ChatWireTool: frozenset({None, "function", "custom"})},
+    tagged={
+        ChatWireMessage: TaggedFields(
+            "role",
+            {
+                **dict.fromkeys(("developer", "system", "user", "function"), _MESSAGE),
+                "assistant": _MESSAGE
+                | {"reasoning", "reasoning_content", "reasoning_details", "refusal"}
+                | {"tool_calls", "function_call"},
+                "tool": _MESSAGE | {"tool_call_id"},
+            },
+        ),
+        ChatContentPart: TaggedFields(
+            "type",
+            {
+                **dict.fromkeys(("text", "input_text", "output_text"), frozenset({"text"})),
+                "refusal": frozenset({"refusal"}),
+                "thinking": frozenset({"thinking"}),
+                "image_url": frozenset({"image_url"}),
+                "audio_url": frozenset({"audio_url"}),
+                "input_audio": frozenset({"input_audio"}),
+                "file": frozenset({"file"}),
+            },
+        ),
+        ChatToolCall: TaggedFields(
+            "type",
+            {
+                None: frozenset({"id", "function", "custom"}),
+                "function": frozenset({"id", "function"}),
+                "custom": frozenset({"id", "custom"}),
+            },
+        ),
+        ReasoningDetail: TaggedFields(
+            "type",
+            {
+                "reasoning.text": frozenset({"text", "signature", "format"}),
+                "reasoning.summary": frozenset({"summary", "format"}),
+                "reasoning.encrypted": frozenset({"data", "format"}),
+            },
+        ),
+        ChatWireTool: TaggedFields("type", _BY_TOOL_TYPE),
+        ChatNamedTool: TaggedFields("type", _BY_TOOL_TYPE),
+        ChatWireToolChoice: TaggedFields(
+            "type", {**_BY_TOOL_TYPE, "allowed_tools": frozenset({"allowed_tools"})}
+        ),
+        CustomFormat: TaggedFields(
+            "type",
+            {"text": frozenset(), "grammar": frozenset({"grammar", "definition", "syntax"})},
+        ),
+        ResponseFormat: FORMAT_FIELDS,
+    },
 )
 
 

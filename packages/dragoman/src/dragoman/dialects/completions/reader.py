@@ -12,6 +12,8 @@ from ..chunk_envelope import (
 from ..constraint_fields import read_constraint_fields
 from ..field_errors import invalid_value, missing_parameter
 from ..generation_fields import (
+    FORMAT_FIELDS,
+    ResponseFormat,
     check_logprobs,
     check_metadata,
     check_service_tier,
@@ -20,6 +22,7 @@ from ..generation_fields import (
 )
 from ..interfaces import GenerationCall, Header, ReaderOptions
 from ..request_body import BodySchema, ParsedBody
+from ..unknown_fields import NestedRules
 from .wire import COMPLETIONS, CompletionsBody
 from .writer import CompletionsRenderOptions, CompletionsWriter
 
@@ -28,7 +31,7 @@ MAX_PROMPTS = 2_048
 # The default of OpenAI's API and of vLLM.
 DEFAULT_MAX_TOKENS = 16
 
-_SCHEMA = BodySchema(CompletionsBody)
+_SCHEMA = BodySchema(CompletionsBody, NestedRules(tagged={ResponseFormat: FORMAT_FIELDS}))
 
 
 def read_completions(data: bytes, options: ReaderOptions) -> GenerationCall:

@@ -12,7 +12,7 @@ from msgspec import Meta, Raw, Struct
 from ..bounds import INT32, MAX_LOGPROBS, MAX_MESSAGES, Count, Penalty, Probability, TokenId
 from ..generation_fields import SamplingFields
 from ..parameter_table import Note, ParameterTable, accept, reject, warn
-from ..unknown_fields import NestedRules
+from ..unknown_fields import NestedRules, TaggedFields
 
 Int32 = Annotated[int, Meta(ge=-INT32 - 1, le=INT32)]
 Integer = int | float
@@ -67,6 +67,7 @@ class OllamaWireMessage(Struct, frozen=True):
     """A message of any role.
 
     images: Base64.
+    thinking, tool_calls: of an assistant's message.
     tool_name, tool_call_id: of a tool's message.
     """
 
@@ -90,13 +91,25 @@ class OllamaTool(Struct, frozen=True):
     type: str = "function"
 
 
+_MESSAGE = frozenset({"content", "images"})
+
 OLLAMA_NESTED = NestedRules(
     accepted={
         OllamaWireCall: frozenset({"index", "type"}),
         OllamaCalledFunction: frozenset({"index"}),
         OllamaTool: frozenset({"items"}),
         OllamaFunction: frozenset({"strict"}),
-    }
+    },
+    tagged={
+        OllamaWireMessage: TaggedFields(
+            "role",
+            {
+                **dict.fromkeys(("system", "user"), _MESSAGE),
+                "assistant": _MESSAGE | {"thinking", "tool_calls"},
+                "tool": _MESSAGE | {"tool_name", "tool_call_id"},
+            },
+        )
+    },
 )
 """Fields that clients replay of an answer's calls, or declare of tools without an
 effect on a model.
@@ -227,7 +240,8 @@ OLLAMA_OPTIONS = ParameterTable(
     "ollama_options",
     (OllamaOptions,),
     (
-        *accept("num_keep", note="the context is never shifted"),
+        # Ollama's default, which some clients always send.
+        *warn("num_keep", "the context is never shifted", 0, 4),
         *accept("mirostat_tau", "mirostat_eta", note="no effect without mirostat"),
         *accept("vocab_only", "logits_all", "embedding_only", note="no effect on an answer"),
         *(

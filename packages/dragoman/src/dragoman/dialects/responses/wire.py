@@ -7,6 +7,7 @@ interpret the values.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -16,7 +17,7 @@ from ..bounds import AtLeastOne, CountOrUnlimited
 from ..generation_fields import DecodingFields, JsonSchemaFormat, StreamOptions
 from ..json_encoding import escape_line_breaks
 from ..parameter_table import SHARED_ROWS, Note, ParameterTable, accept, reject, warn
-from ..unknown_fields import NestedRules
+from ..unknown_fields import NestedRules, TaggedFields
 
 MAX_INPUT_ITEMS = 100_000
 """Maximum items of one input."""
@@ -160,54 +161,100 @@ class ConversationId(Struct, frozen=True):
     id: str
 
 
+_ITEM = frozenset({"id", "status"})
+_CALL = _ITEM | {"call_id", "name", "namespace"}
+_OUTPUT = _ITEM | {"call_id", "output"}
+_ITEM_FIELDS: Mapping[str | None, frozenset[str]] = {
+    # Without a type it is a message or a reference.
+    None: _ITEM | {"role", "content", "phase"},
+    "message": _ITEM | {"role", "content", "phase"},
+    "reasoning": _ITEM | {"content", "summary", "encrypted_content"},
+    "function_call": _CALL | {"arguments"},
+    "custom_tool_call": _CALL | {"input"},
+    "function_call_output": _CALL | {"output"},
+    "custom_tool_call_output": _CALL | {"output"},
+    "item_reference": _ITEM,
+    "compaction": _ITEM | {"encrypted_content"},
+    "compaction_trigger": _ITEM,
+    "configuration_update": _ITEM | {"reasoning", "text"},
+    "additional_tools": _ITEM | {"role", "tools"},
+    "shell_call": _ITEM | {"call_id", "action", "environment"},
+    "shell_call_output": _OUTPUT | {"max_output_length"},
+    "local_shell_call": _ITEM | {"call_id", "action"},
+    "local_shell_call_output": _OUTPUT,
+    "apply_patch_call": _ITEM | {"call_id", "operation"},
+    "apply_patch_call_output": _OUTPUT,
+    "computer_call": _ITEM | {"call_id", "action", "actions", "pending_safety_checks"},
+    "computer_call_output": _OUTPUT | {"acknowledged_safety_checks"},
+    "tool_search_call": _ITEM | {"call_id", "arguments", "execution"},
+    "tool_search_output": _ITEM | {"call_id", "tools", "execution"},
+}
+"""The fields of an item by its type. Items of hosted tools are the vendor's own."""
+_PART_FIELDS: Mapping[str | None, frozenset[str]] = {
+    # The output of a shell.
+    None: frozenset({"stdout", "stderr", "outcome"}),
+    **dict.fromkeys(
+        ("input_text", "output_text", "text", "summary_text", "reasoning_text"),
+        frozenset({"text"}),
+    ),
+    "refusal": frozenset({"refusal"}),
+    "input_image": frozenset({"image_url", "detail", "file_id"}),
+    "input_file": frozenset({"file_id", "file_data", "file_url", "filename"}),
+    "input_audio": frozenset({"input_audio"}),
+}
+_CALLERS = frozenset({"allowed_callers"})
+_TOOL_FIELDS: Mapping[str | None, frozenset[str]] = {
+    "function": _CALLERS | {"name", "description", "parameters", "strict"},
+    "custom": _CALLERS | {"name", "description", "format"},
+    "namespace": _CALLERS | {"name", "description", "tools"},
+    "local_shell": _CALLERS,
+    "shell": _CALLERS | {"environment"},
+    "apply_patch": _CALLERS,
+    "computer": _CALLERS,
+    "computer_use_preview": _CALLERS | {"display_width", "display_height", "environment"},
+    "tool_search": _CALLERS | {"execution", "description", "parameters"},
+}
+_NAMED = frozenset({"name", "namespace"})
+
 RESPONSES_NESTED = NestedRules(
     accepted={
         # What clients replay from an answer, and hints for caches.
         ResponsesContentPart: frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"}),
-        WireItem: frozenset({"created_by", "caller", "internal_chat_message_metadata_passthrough"})
-        # Fields of calls of client tools and of their outputs.
-        | {
-            "environment",
-            "execution",
-            "max_output_length",
-            "pending_safety_checks",
-            "acknowledged_safety_checks",
-        },
+        WireItem: frozenset({"created_by", "caller", "internal_chat_message_metadata_passthrough"}),
         ResponsesWireTool: frozenset({"defer_loading", "output_schema"}),
     },
     checked_types={
         # The others are reported as a whole.
-        WireItem: frozenset(
-            {
-                None,
-                "message",
-                "reasoning",
-                "function_call",
-                "function_call_output",
-                "custom_tool_call",
-            }
-        )
-        | {
-            "custom_tool_call_output",
-            "item_reference",
-            "compaction",
-            "compaction_trigger",
-            "configuration_update",
-        }
-        | {
-            "additional_tools",
-            "shell_call",
-            "shell_call_output",
-            "local_shell_call",
-            "local_shell_call_output",
-        }
-        | {"apply_patch_call", "apply_patch_call_output", "computer_call", "computer_call_output"},
-        ResponsesWireTool: frozenset(
-            {"function", "custom", "namespace", "local_shell", "apply_patch"}
-        )
-        | {"computer", "computer_use_preview"},
+        WireItem: frozenset(_ITEM_FIELDS),
+        ResponsesWireTool: frozenset(_TOOL_FIELDS),
         ResponsesWireToolChoice: frozenset({"function", "custom", "allowed_tools"}),
     },
+    tagged={
+        WireItem: TaggedFields("type", _ITEM_FIELDS),
+        ResponsesContentPart: TaggedFields("type", _PART_FIELDS),
+        ResponsesWireTool: TaggedFields("type", _TOOL_FIELDS),
+        ResponsesNamedTool: TaggedFields("type", {"function": _NAMED, "custom": _NAMED}),
+        ResponsesWireToolChoice: TaggedFields(
+            "type",
+            {
+                "function": _NAMED,
+                "custom": _NAMED,
+                "allowed_tools": frozenset({"mode", "tools"}),
+            },
+        ),
+        CustomToolFormat: TaggedFields(
+            "type", {"text": frozenset(), "grammar": frozenset({"syntax", "definition"})}
+        ),
+        TextFormat: TaggedFields(
+            "type",
+            {
+                "text": frozenset(),
+                "json_object": frozenset(),
+                "json_schema": frozenset({"name", "description", "schema", "strict"}),
+            },
+        ),
+    },
+    values={WireItem: {"phase": ("commentary", "final_answer")}},
 )
 
 

@@ -152,7 +152,7 @@ def _build_request(
     top = body.top_logprobs_num or 0
     constraints: list[tuple[str, Constraint]] = []
     if (schema := read_schema_or_text(params.json_schema, "json_schema")) is not None:
-        constraints.append(("json_schema", JsonSchema(schema, requires_patterns=False)))
+        constraints.append(("json_schema", JsonSchema(schema)))
     if params.regex is not None:
         constraints.append(("regex", Regex(check_text_size(params.regex, MAX_REGEX, "regex"))))
     if params.ebnf is not None:

@@ -201,7 +201,7 @@ def _read_constraints(params: TgiParameters) -> list[tuple[str, Constraint]]:
         pattern = check_text_size(params.regular_constraint, MAX_REGEX, "regular_constraint")
         constraints.append(("regular_constraint", Regex(pattern)))
     if (schema := read_schema_or_text(params.guided_json, "guided_json")) is not None:
-        constraints.append(("guided_json", JsonSchema(schema, requires_patterns=False)))
+        constraints.append(("guided_json", JsonSchema(schema)))
     if params.guided_grammar is not None:
         definition = check_text_size(params.guided_grammar, MAX_GRAMMAR, "guided_grammar")
         constraints.append(("guided_grammar", read_grammar(definition)))
@@ -219,7 +219,7 @@ def _read_schema(raw: Raw) -> JsonSchema:
     schema = read_schema_or_text(raw, "value")
     if schema is None:
         raise invalid_value("value", "expected a JSON Schema")
-    return JsonSchema(schema, requires_patterns=False)
+    return JsonSchema(schema)
 
 
 def _build_render_options(
