@@ -298,6 +298,20 @@ def test_template_needing_string_arguments_gets_strings() -> None:
     assert created.render({"messages": values}, now=NOW) == '>>>f\n{"city": "<b>", "n": 1}'
 
 
+@pytest.mark.parametrize(
+    ("line", "shows_names"),
+    [
+        ("{{ m.content }}", False),
+        ("{{ m['name'] }}: {{ m.content }}", True),
+        ("{% if m.name is defined %}{{ m.name }}{% endif %}{{ m.content }}", True),
+        ("{{ m.content }}{% for t in tools or [] %}{{ t.function.name }}{% endfor %}", False),
+    ],
+)
+def test_template_features_detect_names_shown(line: str, shows_names: bool) -> None:
+    source = f"{{% for m in messages %}}{line}{{% endfor %}}"
+    assert ChatTemplate(source).features.shows_names == shows_names
+
+
 def test_template_features_detect_variables_read() -> None:
     thinking = {name for name in SOURCES if template(name).features.supports_thinking}
     effort = {name for name in SOURCES if template(name).features.supports_reasoning_effort}

@@ -127,11 +127,13 @@ class JsonSchema(Struct, frozen=True, tag=True):
         schema: a JSON Schema as JSON text.
         strict: an unsupported keyword is an error instead of a warning.
         name: the client's name of the schema.
+        description: what the answer is for; only some vendors' models see it.
     """
 
     schema: str
     strict: bool = True
     name: str | None = None
+    description: str | None = None
 
 
 class Regex(Struct, frozen=True, tag=True):

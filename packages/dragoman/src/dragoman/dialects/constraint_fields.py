@@ -107,7 +107,12 @@ def _read_response_format(format: ResponseFormat) -> Constraint | None:
     schema = read_schema(json_schema.schema, "response_format.json_schema.schema")
     if schema is None:
         return AnyJsonObject()
-    return JsonSchema(schema, strict=bool(json_schema.strict), name=json_schema.name)
+    return JsonSchema(
+        schema,
+        strict=bool(json_schema.strict),
+        name=json_schema.name,
+        description=json_schema.description or None,
+    )
 
 
 def _read_outputs(outputs: StructuredOutputs, prefix: str) -> list[tuple[str, Constraint]]:

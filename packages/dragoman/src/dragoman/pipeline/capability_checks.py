@@ -69,7 +69,10 @@ _OFF: Mapping[str, object] = MappingProxyType(
 """Values that turn a parameter off. Many clients always send them, and an engine
 without the parameter complies.
 """
-_SENT_NAMES = {"truncate_prompt": "truncate_prompt_tokens"}
+_SENT_NAMES = {
+    "truncate_prompt": "truncate_prompt_tokens",
+    "schema_description": "response_format.json_schema.description",
+}
 """Names of parameters in requests, by our field's name, where the two differ."""
 
 
@@ -248,6 +251,8 @@ def _find_parameters(request: GenerateRequest, part_types: frozenset[type[Part]]
     for (name, value), default in zip(limits, _DEFAULT_LIMITS, strict=True):
         if value != default:
             names.append(name)
+    if isinstance(request.constraint, JsonSchema) and request.constraint.description is not None:
+        names.append("schema_description")
     if isinstance(request.prompt, Conversation) and not part_types.isdisjoint(_MEDIA_HOLDERS):
         images = (
             part for part in iterate_parts(request.prompt.messages) if isinstance(part, Image)
@@ -268,6 +273,9 @@ def _find_prompt_parameters(request: GenerateRequest, terms: CallTerms) -> Itera
     if (request.best_of or 0) > request.choices:
         yield "best_of"
     if isinstance(request.prompt, Conversation):
+        # In a plain prompt they are part of the text that the engine encodes.
+        if request.add_special_tokens:
+            yield "add_special_tokens"
         reasoning = request.prompt.reasoning
         template = request.prompt.template
         if reasoning.effort is not None:

@@ -296,9 +296,16 @@ class _TemplateValues:
             *self._kwargs,
             *(["documents"] if self._documents else []),
         ]
-        self.ignored_options = tuple(
-            name for name in names if name not in template.features.variables
-        )
+        ignored_options = [name for name in names if name not in template.features.variables]
+        # A result names its tool, which its call names already.
+        if not template.features.shows_names and any(
+            [
+                message.name is not None and message.role is not Role.TOOL
+                for message in self._messages
+            ]
+        ):
+            ignored_options.append("messages[].name")
+        self.ignored_options = tuple(ignored_options)
 
     def build_all(self, visit: StringVisitor) -> JsonObject:
         messages: list[JsonValue] = [

@@ -40,6 +40,7 @@ class TemplateFeatures(Struct, frozen=True):
     replaces_text: the template calls `replace` on strings.
     marks_generation: the template writes `GENERATION_MARK` where the generation prompt
         begins; see `insert_generation_mark`.
+    shows_names: the template writes the name of a message's participant.
     """
 
     accepts_strings: bool
@@ -54,6 +55,7 @@ class TemplateFeatures(Struct, frozen=True):
     split_separators: frozenset[str]
     replaces_text: bool
     marks_generation: bool = False
+    shows_names: bool = False
 
     @property
     def supports_thinking(self) -> bool:
@@ -114,6 +116,7 @@ def detect_features(
         ),
         replaces_text=any(node.name == "replace" for node in tree.find_all(nodes.Filter))
         or "replace" in fields,
+        shows_names=_shows_needle(render, [{**_USER, "name": _NEEDLE}]),
     )
 
 

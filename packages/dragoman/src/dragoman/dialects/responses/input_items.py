@@ -18,11 +18,10 @@ from msgspec import Raw, Struct
 from ..json_encoding import encode_string
 from ..request_body import BodySchema, ParsedBody, prefix_param, read_json_value
 from .client_tools import CALL_TYPES, OUTPUT_TYPES
-from .item_reader import find_item_type, read_arguments, read_texts
+from .item_reader import ITEM_STATUSES, find_item_type, read_arguments, read_texts
 from .parsed_items import ParsedItem
 from .wire import ResponsesContentPart, WireContent, WireItem, minify
 
-STATUSES = ("in_progress", "completed", "incomplete")
 ID_PREFIXES = {
     "message": "msg",
     "reasoning": "rs",
@@ -94,7 +93,8 @@ class InputItem(Struct, frozen=True):
         # OpenAI's types allow no other status in `/input_items`, and clients may send
         # any.
         rendered += (
-            b',"status":"%s"' % (item.status if item.status in STATUSES else "completed").encode()
+            b',"status":"%s"'
+            % (item.status if item.status in ITEM_STATUSES else "completed").encode()
         )
         match kind:
             case "message":
@@ -138,7 +138,7 @@ class InputItem(Struct, frozen=True):
         """
         required = _REQUIRED_FIELDS.get(self.type, {})
         fields = {**required, **self.fields}
-        statuses = _PATCH_STATUSES if self.type == "apply_patch_call_output" else STATUSES
+        statuses = _PATCH_STATUSES if self.type == "apply_patch_call_output" else ITEM_STATUSES
         if required and self.wire.status not in statuses:
             fields |= _STATUS
         return b",".join(

@@ -26,7 +26,7 @@ from ...core.message import (
     UploadedMedia,
 )
 from ...core.request import Conversation, GenerateRequest
-from ..field_errors import check_one_of, invalid_value, missing_parameter
+from ..field_errors import abbreviate, check_one_of, invalid_value, missing_parameter
 from ..media import read_base64, read_image_url, read_url
 from ..request_body import BodySchema, ParsedBody, prefix_param, read_json_object
 from ..sealing import Purpose, SealingKey, VerificationMode, unpack_reasoning
@@ -144,6 +144,16 @@ RAW_TYPES = (
     frozenset(HOSTED_TYPES) | CALL_TYPES | OUTPUT_TYPES | {ADDITIONAL_TOOLS, CONFIGURATION_UPDATE}
 )
 """Items that are stored as they were sent."""
+ITEM_STATUSES = ("in_progress", "completed", "incomplete")
+_HOSTED_STATUSES = (*ITEM_STATUSES, "failed")
+_STATUSES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys((*HOSTED_TYPES, *sorted(OUTPUT_TYPES)), _HOSTED_STATUSES),
+    **dict.fromkeys(("web_search_call", "file_search_call"), (*_HOSTED_STATUSES, "searching")),
+    "code_interpreter_call": (*_HOSTED_STATUSES, "interpreting"),
+    "image_generation_call": (*_HOSTED_STATUSES, "generating"),
+    "mcp_call": (*_HOSTED_STATUSES, "calling"),
+}
+"""The statuses of items that have others than ITEM_STATUSES."""
 ROLES = ("user", "assistant", "system", "developer")
 TEXT_PART_TYPES = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 PART_TYPES = (*TEXT_PART_TYPES, "refusal", "input_image", "input_file", "input_audio")
@@ -197,12 +207,14 @@ class ItemReader:
         self._sealing_key = sealing_key
         self._warnings = warnings
         self._keeps_seal = keeps_seal
+        self._has_phase = False
 
     def read(self, item: WireItem, path: str) -> ParsedItem:
         """Parse an item. Raises RequestError, which names the offending field below
         `path`.
         """
         kind = find_item_type(item, path)
+        self._check_labels(item, kind, path)
         if (read := _READERS.get(kind)) is not None:
             return read(item, path)
         match kind:
@@ -228,6 +240,19 @@ class ItemReader:
                 by the reader of the body.
                 """
         return None
+
+    def _check_labels(self, item: WireItem, kind: str, path: str) -> None:
+        """Warn about labels that are unknown to OpenAI, or mean nothing to a prompt."""
+        statuses = _STATUSES.get(kind, ITEM_STATUSES)
+        if item.status is not None and item.status not in statuses:
+            self._warnings.append(
+                f"{path}.status is ignored: {abbreviate(item.status)} is none of "
+                f"{', '.join(statuses)}"
+            )
+        # Clients that replay a conversation of OpenAI send it with each message.
+        if item.phase is not None and not self._has_phase:
+            self._has_phase = True
+            self._warnings.append(f"{path}.phase is ignored: the prompt has no place for it")
 
     def _read_reasoning(self, item: WireItem, path: str) -> Reasoning:
         """Return the decrypted reasoning if possible, else the content, else the

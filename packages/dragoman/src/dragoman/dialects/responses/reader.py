@@ -197,6 +197,9 @@ def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
         and check_one_of(verbosity, ("low", "medium", "high"), "text.verbosity") != "medium"
     ):
         warnings.append("text.verbosity is ignored; ask for the desired length in the prompt")
+    # The summary is the reasoning itself, so it is as detailed as can be.
+    if body.reasoning is not None and _read_summary(body) == "concise":
+        warnings.append("reasoning.summary: 'concise' is not available; nothing is left out")
     warnings.extend(
         f"include: {abbreviate(name)} is not supported"
         for name in body.include or ()
@@ -365,7 +368,12 @@ def _build_request(
             schema = read_schema(format.schema, "text.format.schema")
             if schema is None:
                 raise missing_parameter("text.format.schema")
-            json_schema = JsonSchema(schema, strict=bool(format.strict), name=format.name)
+            json_schema = JsonSchema(
+                schema,
+                strict=bool(format.strict),
+                name=format.name,
+                description=format.description or None,
+            )
             constraints.append(("text.format", json_schema))
         case _:
             """Free text."""

@@ -200,8 +200,10 @@ def _encode_constraint(constraint: Constraint, kind: ServerKind) -> Fields:
     match constraint:
         case AnyJsonObject():
             yield "response_format", {"type": "json_object"}
-        case JsonSchema(schema, strict, name):
+        case JsonSchema(schema, strict, name, description):
             json_schema = {"name": name or "answer", "schema": to_raw(schema), "strict": strict}
+            if description is not None:
+                json_schema["description"] = description
             yield "response_format", {"type": "json_schema", "json_schema": json_schema}
         case Regex(pattern) if not kind.has_structured_outputs:
             yield "regex", pattern
@@ -240,7 +242,7 @@ def _encode_chat(
             body["return_tokens_as_token_ids"] = True
     if request.return_prompt:
         body["return_prompt_text"] = True
-    if request.add_special_tokens and kind.has_structured_outputs:
+    if request.add_special_tokens and "add_special_tokens" in kind.parameters:
         body["add_special_tokens"] = True
     body |= _encode_tools(conversation, kind)
     if conversation.reasoning.effort is not None:

@@ -110,13 +110,15 @@ def _encode_prompt(
     match request.constraint:
         case AnyJsonObject():
             body["text"] = {"format": {"type": "json_object"}}
-        case JsonSchema(schema, strict, name):
-            format = {
+        case JsonSchema(schema, strict, name, description):
+            format: dict[str, Any] = {
                 "type": "json_schema",
                 "name": name or "answer",
                 "schema": to_raw(schema),
                 "strict": strict,
             }
+            if description is not None:
+                format["description"] = description
             body["text"] = {"format": format}
         case _:
             pass

@@ -100,6 +100,7 @@ _OPENAI = frozenset(
         "best_of",
         "reasoning_effort",
         "detail",
+        "schema_description",
     }
 )
 
@@ -124,6 +125,7 @@ _VLLM = (
     | {"min_tokens", "stop_token_ids", "include_stop", "ignore_eos", "truncate_prompt"}
     | {"kv_transfer_params", "vllm_xargs", "lora", "session_id"}
     | {"priority", "cache_salt", "skip_special_tokens", "documents", "continue_final_message"}
+    | {"add_special_tokens"}
 )
 
 
@@ -226,7 +228,8 @@ _ALL = (
         frozenset(
             {Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.TOOLS, Feature.IMAGES, Feature.FILES}
         ),
-        frozenset({"temperature", "top_p", "max_tokens", "reasoning_effort", "detail"}),
+        frozenset({"temperature", "top_p", "max_tokens", "reasoning_effort", "detail"})
+        | {"schema_description"},
         wire=Wire.RESPONSES,
         field_names=FieldNames(
             ("input", "messages"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -18,8 +18,10 @@ from ...dialects.ollama import (
     read_ollama_generate,
     render_load_status,
 )
+from ...pipeline.admit import AdmittedRun
 from ...pipeline.engine_backends import TokenBackend
 from ...pipeline.model_lifecycle import ModelSlot
+from ...pipeline.request_preparation import TokenJob
 from ...pipeline.served_model import ServedModel
 from ...prompts.fill_in_the_middle import build_infill_prompt
 from ..auth import Access
@@ -71,7 +73,11 @@ async def _generate(
     admitted = await admit_call(http, call, build_header(http, call))
     # The admitted run keeps the model loaded until it ends.
     apply_keep_alive(http, slot, ollama_call.keep_alive)
-    admitted = replace(admitted, run=replace(admitted.run, batches=timer.measure_run(admitted.run)))
+    admitted = replace(
+        admitted,
+        run=replace(admitted.run, batches=timer.measure_run(admitted.run)),
+        warnings=(*admitted.warnings, *_explain_context(ollama_call, admitted.run)),
+    )
     return build_responder(
         http,
         call.writer(admitted.header),
@@ -80,6 +86,16 @@ async def _generate(
         stream=call.stream,
         content_type=NDJSON,
     )
+
+
+def _explain_context(call: OllamaCall, run: AdmittedRun) -> Iterator[str]:
+    """Yield a warning for a prompt that Ollama would have cut off."""
+    n_tokens = max((len(job.prompt) for job in run.jobs if isinstance(job, TokenJob)), default=0)
+    if call.num_ctx is not None and n_tokens > call.num_ctx:
+        yield (
+            f"options.num_ctx: the prompt has {n_tokens} tokens, more than {call.num_ctx}; "
+            f"nothing was cut off"
+        )
 
 
 def _render_status(
