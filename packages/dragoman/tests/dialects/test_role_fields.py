@@ -313,6 +313,12 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
         "input[0].phase",
     ),
     (
+        "chat",
+        {"messages": [USER], "prompt_cache_retention": "9h"},
+        "prompt_cache_retention",
+    ),
+    ("responses", {"input": "hi", "prompt_cache_retention": "9h"}, "prompt_cache_retention"),
+    (
         "responses",
         {"input": "hi", "reasoning": {"summary": "bogus"}},
         "reasoning.summary",

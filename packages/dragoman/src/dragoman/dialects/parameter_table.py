@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ..core.errors import Unsupported
+from .field_errors import check_one_of
 from .request_body import BodySchema, ParsedBody, read_json_value
 
 MAX_NAME = 64
@@ -45,6 +46,7 @@ class ParameterSupport(Struct, frozen=True):
     harmless: values besides null for which a REFUSED or WARNED field is accepted
         silently.
     dialect: name of the row's table; empty until the row is in one.
+    values: the values that the vendor knows of an ACCEPTED field; others are an error.
     """
 
     name: str
@@ -52,6 +54,7 @@ class ParameterSupport(Struct, frozen=True):
     note: str = ""
     harmless: tuple[object, ...] = ()
     dialect: str = ""
+    values: tuple[str, ...] = ()
 
 
 class Note(Struct, frozen=True):
@@ -128,7 +131,7 @@ class ParameterTable:
 
     def classify(self, fields: Mapping[str, Raw]) -> tuple[list[str], tuple[str, ...]]:
         """Return the warnings and the unknown names. Raises Unsupported for a rejected
-        field.
+        field, RequestError for a value that its vendor does not know.
 
         fields: the body's fields that the dialect's structs do not define.
         """
@@ -142,9 +145,13 @@ class ParameterTable:
                 if name not in self.names:
                     unknown.append(name[:MAX_NAME])
                 continue
-            if row.status is SupportStatus.ACCEPTED:
+            if row.status is SupportStatus.ACCEPTED and not row.values:
                 continue
             value = read_json_value(raw, name)
+            if row.values and isinstance(value, str):
+                check_one_of(value, row.values, name)
+            if row.status is SupportStatus.ACCEPTED:
+                continue
             # Types are compared too, since True == 1 in Python.
             if value is None or any(
                 value == harmless and type(value) is type(harmless) for harmless in row.harmless
@@ -156,8 +163,10 @@ class ParameterTable:
         return warnings, tuple(unknown[:MAX_UNKNOWN])
 
 
-def accept(*names: str, note: str) -> tuple[ParameterSupport, ...]:
-    return tuple(ParameterSupport(name, SupportStatus.ACCEPTED, note) for name in names)
+def accept(*names: str, note: str, values: tuple[str, ...] = ()) -> tuple[ParameterSupport, ...]:
+    return tuple(
+        ParameterSupport(name, SupportStatus.ACCEPTED, note, values=values) for name in names
+    )
 
 
 def warn(name: str, note: str, *harmless: object) -> tuple[ParameterSupport, ...]:
@@ -204,3 +213,11 @@ SHARED_ROWS = (
     *reject("ec_transfer_params", "encoder cache transfer is not supported"),
 )
 """Rows of vLLM's and OpenAI's parameters that the generating dialects share."""
+
+CACHE_RETENTION = accept(
+    "prompt_cache_retention",
+    note="in_memory or 24h; caching is automatic",
+    # OpenAI's older SDKs have a hyphen.
+    values=("in_memory", "in-memory", "24h"),
+)
+"""The row of OpenAI's dialects for how long prompts stay cached."""

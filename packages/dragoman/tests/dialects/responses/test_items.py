@@ -284,7 +284,12 @@ def test_strict_mode_rejects_foreign_reasoning_by_name(visible: list[object]):
 
 
 def test_items_without_call_are_skipped_with_warning():
-    listed = {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "s", "tools": []}
+    listed: dict[str, Any] = {
+        "type": "mcp_list_tools",
+        "id": "mcpl_1",
+        "server_label": "s",
+        "tools": [],
+    }
     parsed = call(input=[listed, {"type": "program_output", "output": {"type": "x"}}, USER])
     assert len(parsed.warnings) == 2
     assert turns(listed, USER) == turns(USER)

@@ -9,8 +9,8 @@ import pytest
 from tests.engines.upstream.test_history import GENERATING, USER, forward
 from tests.engines.upstream.test_warnings import NAME
 
-SCHEMA = {"type": "object", "properties": {}, "additionalProperties": False}
-FORMAT = {"name": "n", "description": "A made-up answer", "schema": SCHEMA}
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+FORMAT: dict[str, Any] = {"name": "n", "description": "A made-up answer", "schema": SCHEMA}
 REQUESTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "chat": (
         "/v1/chat/completions",

@@ -16,7 +16,15 @@ from ..generation_fields import (
     ResponseFormat,
     StructuredOutputs,
 )
-from ..parameter_table import SHARED_ROWS, Note, ParameterTable, accept, reject, warn
+from ..parameter_table import (
+    CACHE_RETENTION,
+    SHARED_ROWS,
+    Note,
+    ParameterTable,
+    accept,
+    reject,
+    warn,
+)
 from ..unknown_fields import NestedRules, TaggedFields
 
 
@@ -305,12 +313,8 @@ class ChatBody(GenerationFields, frozen=True, kw_only=True):
 
 
 _UNSUPPORTED = (
-    *accept(
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "prompt_cache_options",
-        note="caching is automatic",
-    ),
+    *CACHE_RETENTION,
+    *accept("prompt_cache_key", "prompt_cache_options", note="caching is automatic"),
     *warn("prediction", "the prediction was not used; it does not affect the answer"),
     *reject("modalities", "only text output is supported", ["text"], []),
     *reject("audio", "only text output is supported"),

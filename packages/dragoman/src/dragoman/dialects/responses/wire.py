@@ -16,7 +16,15 @@ from msgspec import Meta, Raw, Struct
 from ..bounds import AtLeastOne, CountOrUnlimited
 from ..generation_fields import DecodingFields, JsonSchemaFormat, StreamOptions
 from ..json_encoding import escape_line_breaks
-from ..parameter_table import SHARED_ROWS, Note, ParameterTable, accept, reject, warn
+from ..parameter_table import (
+    CACHE_RETENTION,
+    SHARED_ROWS,
+    Note,
+    ParameterTable,
+    accept,
+    reject,
+    warn,
+)
 from ..unknown_fields import NestedRules, TaggedFields
 
 MAX_INPUT_ITEMS = 100_000
@@ -401,7 +409,8 @@ def minify(raw: Raw) -> bytes:
 _USE_CHAT = "a response has no field for them; use /v1/chat/completions"
 
 _UNSUPPORTED = (
-    *accept("prompt_cache_retention", "prompt_cache_options", note="caching is automatic"),
+    *CACHE_RETENTION,
+    *accept("prompt_cache_options", note="caching is automatic"),
     *accept("client_metadata", note="metadata of agents; has no effect"),
     *warn(
         "context_management",
