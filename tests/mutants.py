@@ -622,8 +622,8 @@ MUTANTS = (
     ),
     Mutant(
         "clients wait forever for an engine that failed without ending its streams",
-        "packages/dragoman/src/dragoman/pipeline/event_run.py",
-        "            self._failure = error\n            self._interrupt()\n",
+        "packages/dragoman/src/dragoman/pipeline/driver.py",
+        "            self._failure = error\n            self._wake()\n",
         "            self._failure = error\n",
         ("packages/dragoman/tests/hardening/test_dying_engines.py",),
     ),
@@ -1569,17 +1569,17 @@ MUTANTS = (
     Mutant(
         "errors before the first token arrive in a stream with status 200",
         "packages/dragoman/src/dragoman/serving/generation_responder.py",
-        "        send = self._send\n        run = self._run\n",
-        "        send = self._send\n        run = self._run\n        await self._send_headers()\n",
+        "        await self._batches.deliver(self, can_write",
+        "        await self._send_headers()\n        await self._batches.deliver(self, can_write",
         (f"{SERVING}/test_answers.py",),
         quick=True,
     ),
     # Stored responses.
     Mutant(
         "a response is acknowledged before it is stored (vllm-mlx loses turns)",
-        "packages/dragoman/src/dragoman/serving/reply_persistence.py",
-        "            await persist(builder.build())\n            yield batch[-1:]\n",
-        "            yield batch[-1:]\n            await persist(builder.build())\n",
+        "packages/dragoman/src/dragoman/pipeline/driver.py",
+        "                    await stage.finish()\n",
+        "                    asyncio.get_running_loop().create_task(stage.finish())\n",
         ("packages/dragoman/tests/serving/responses/test_stored.py",),
     ),
     Mutant(
@@ -1891,8 +1891,8 @@ MUTANTS = (
     Mutant(
         "a rejection that the engine reports late becomes a server error",
         "packages/dragoman/src/dragoman/pipeline/token_run.py",
-        "                self._failure = error\n",
-        "                self._failure = EngineError(error.message)\n",
+        "                self.failure = error\n",
+        "                self.failure = EngineError(error.message)\n",
         ("packages/dragoman/tests/pipeline/test_prompt_run.py",),
     ),
     # Direct delivery and caches of prompts.
@@ -1919,24 +1919,24 @@ MUTANTS = (
     ),
     Mutant(
         "a directly delivered response never ends if its last choice ends at a stop string",
-        "packages/dragoman/src/dragoman/pipeline/token_run.py",
-        "        if not self._n_unfinished or self._failure is not None or self._direct_failure "
-        "is not None:",
-        "        if self._failure is not None or self._direct_failure is not None:",
+        "packages/dragoman/src/dragoman/pipeline/driver.py",
+        "        if run.has_ended or run.failure is not None or self._failure is not None:",
+        "        if run.failure is not None or self._failure is not None:",
         (DIRECT,),
     ),
     Mutant(
         "an error of one response's pipeline during direct delivery is lost",
-        "packages/dragoman/src/dragoman/pipeline/token_run.py",
-        "            self._direct_failure = error\n",
-        "            del error\n",
+        "packages/dragoman/src/dragoman/pipeline/driver.py",
+        "            self._failure = error\n        if run.has_ended or run.failure",
+        "            del error\n        if run.has_ended or run.failure",
         (DIRECT,),
     ),
     Mutant(
         "the stored response lacks the tokens that were delivered directly",
-        "packages/dragoman/src/dragoman/serving/reply_persistence.py",
-        "    if run.direct is not None:",
-        "    if False:",
+        "packages/dragoman/src/dragoman/pipeline/driver.py",
+        "self._progress.events += 1\n            batch = run.feed(outputs)\n            if batch and "
+        "(batch := self._feed(batch)) and (",
+        "self._progress.events += 1\n            batch = run.feed(outputs)\n            if batch and (",
         (DIRECT,),
     ),
     Mutant(

@@ -22,7 +22,8 @@ from dragoman.core.events import (
     Usage,
 )
 from dragoman.core.reply import Reply, ReplyBuilder
-from dragoman.pipeline.admit import select_best
+from dragoman.pipeline.admit import BestOf
+from dragoman.pipeline.driver import BatchStream
 from dragoman.pipeline.merge import merge_prompts
 
 
@@ -50,7 +51,7 @@ async def batches(
         raise fail
 
 
-async def fold(stream: AsyncGenerator[list[Event]]) -> Reply:
+async def fold(stream: BatchStream) -> Reply:
     events = [event async for batch in stream for event in batch]
     folded = ReplyBuilder()
     for event in check_events(events):
@@ -58,10 +59,12 @@ async def fold(stream: AsyncGenerator[list[Event]]) -> Reply:
     return folded.build()
 
 
+def merge(*prompts: AsyncGenerator[list[Event]]) -> BatchStream:
+    return merge_prompts([BatchStream(prompt) for prompt in prompts])
+
+
 async def test_merge_prompts_keeps_prompt_and_choice_order() -> None:
-    reply = await fold(
-        merge_prompts([batches(answer("a", "b")), batches(answer("c", "d", prompt=5))])
-    )
+    reply = await fold(merge(batches(answer("a", "b")), batches(answer("c", "d", prompt=5))))
     assert [choice.join_text() for choice in reply.choices] == ["a", "b", "c", "d"]
     assert reply.usage == Usage(8, 4, 2, 0)
     assert len(reply.prompts) == 2
@@ -75,7 +78,7 @@ async def test_merge_prompts_waits_for_start_of_every_prompt() -> None:
         for batch in answer("late"):
             yield batch
 
-    stream = merge_prompts([batches(answer("early")), late()])
+    stream = merge(batches(answer("early")), late())
     first = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
     assert not first.done()
@@ -95,7 +98,7 @@ async def test_merge_prompts_failure_closes_other_prompts() -> None:
             closed.set()
 
     with pytest.raises(EngineError, match="broke"):
-        await fold(merge_prompts([endless(), batches(answer("x")[:1], EngineError("broke"))]))
+        await fold(merge(endless(), batches(answer("x")[:1], EngineError("broke"))))
     assert closed.is_set()
 
 
@@ -109,13 +112,13 @@ async def test_merge_prompts_close_closes_every_prompt() -> None:
         finally:
             closed.append(number)
 
-    stream = merge_prompts([endless(0), endless(1)])
+    stream = merge(endless(0), endless(1))
     await anext(stream)
     await stream.aclose()
     assert sorted(closed) == [0, 1]
 
 
-async def test_select_best_keeps_likeliest_and_counts_all_tokens() -> None:
-    reply = await fold(select_best(batches(answer("least", "less", "likely")), 2))
+async def test_best_of_keeps_likeliest_and_counts_all_tokens() -> None:
+    reply = await fold(BatchStream(batches(answer("least", "less", "likely")), BestOf(2)))
     assert [choice.join_text() for choice in reply.choices] == ["likely", "less"]
     assert reply.usage.completion == 3

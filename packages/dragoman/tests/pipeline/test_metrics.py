@@ -22,27 +22,26 @@ def test_inter_token_latency_excludes_wait_for_first_batch() -> None:
     clock = Clock()
     metrics = RequestMetrics(stats, clock)
     clock.now += 10
-    metrics.observe_batch(
-        [Started(3), TextDelta(0, "abc", (Token(1, "a"), Token(2, "b"), Token(3, "c")))]
-    )
+    metrics.feed([Started(3), TextDelta(0, "abc", (Token(1, "a"), Token(2, "b"), Token(3, "c")))])
     assert (stats.ttft.sum, stats.inter_token.sum, stats.inter_token.count) == (10, 0, 2)
     clock.now += 1
-    metrics.observe_batch([TextDelta(0, "d", (Token(4, "d"),))])
+    metrics.feed([TextDelta(0, "d", (Token(4, "d"),))])
     assert (stats.inter_token.sum, stats.inter_token.count) == (1, 3)
 
 
 def test_upstream_counts_reported_at_end_are_recorded() -> None:
     stats = EngineStats()
     metrics = RequestMetrics(stats, Clock(), carries_tokens=False)
-    with metrics:
-        metrics.observe_batch(
-            [
-                Started(9, is_estimate=True),
-                TextDelta(0, "abc"),
-                ChoiceFinished(0, FinishReason.STOP),
-            ]
-        )
-        metrics.observe_batch([Finished(Usage(7, 3, 4))])
+    metrics.begin()
+    metrics.feed(
+        [
+            Started(9, is_estimate=True),
+            TextDelta(0, "abc"),
+            ChoiceFinished(0, FinishReason.STOP),
+        ]
+    )
+    metrics.feed([Finished(Usage(7, 3, 4))])
+    metrics.close(None)
     assert (stats.prompt_tokens, stats.prompt_tokens_cached, stats.generation_tokens) == (7, 4, 3)
     for histogram, tokens in (
         (stats.request_prompt_tokens, 7),
@@ -53,9 +52,7 @@ def test_upstream_counts_reported_at_end_are_recorded() -> None:
 
 def test_counts_from_start_are_not_recorded_twice() -> None:
     stats = EngineStats()
-    with RequestMetrics(stats, Clock()) as metrics:
-        metrics.observe_batch(
-            [Started(7, 4), TextDelta(0, "a", (Token(1, "a"),)), Finished(Usage(7, 1, 4))]
-        )
+    metrics = RequestMetrics(stats, Clock())
+    metrics.feed([Started(7, 4), TextDelta(0, "a", (Token(1, "a"),)), Finished(Usage(7, 1, 4))])
     assert (stats.prompt_tokens, stats.prompt_tokens_cached, stats.generation_tokens) == (7, 4, 1)
     assert stats.request_prompt_tokens.count == 1

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from dragoman.core.capabilities import Capabilities
-from dragoman.core.engine import EventReceiver, Health
+from dragoman.core.engine import EventDelivery, Health
 from dragoman.core.errors import EngineError, RequestError
 from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, Started, TextDelta
 from dragoman.core.request import GenerateRequest, GenerationLimits
@@ -85,23 +85,34 @@ class SteppedEngine(LateRejectingEngine):
         self.deliver.append(deliver)
 
 
-class CollectingReceiver:
-    """A receiver that is always ready."""
+class CollectingSink:
+    """A sink that is always ready.
+
+    batches: what it has rendered.
+    sent: the batches for which its task was resumed.
+    """
 
     is_ready = True
 
     def __init__(self) -> None:
         self.batches: list[list[Event]] = []
+        self.sent: list[list[Event]] = []
 
-    def receive(self, batch: list[Event]) -> None:
+    def render(self, batch: list[Event]) -> bytes:
         self.batches.append(batch)
+        return b"batch"
+
+    def write(self, chunk: bytes) -> None: ...
+
+    async def send(self, chunk: bytes) -> None:
+        self.sent.append(self.batches[-1])
 
 
-async def test_direct_receiver_gets_all_batches_except_end(tiny: ServedModel) -> None:
+async def test_ready_sink_gets_batches_in_delivery(tiny: ServedModel) -> None:
     """The consumer is resumed only once, for the end."""
     assert isinstance(tiny.backend, TokenBackend)
     engine = SteppedEngine()
-    collected = CollectingReceiver()
+    sink = CollectingSink()
     model = replace(tiny, backend=replace(tiny.backend, engine=engine))
     limits = GenerationLimits(max_tokens=1)
     run = await admit(
@@ -109,9 +120,7 @@ async def test_direct_receiver_gets_all_batches_except_end(tiny: ServedModel) ->
         [GenerateRequest(model.name, build_conversation("Hello"), limits=limits)],
         build_terms(),
     )
-    assert run.direct is not None
-    run.direct.attach(collected)
-    first = asyncio.ensure_future(anext(run.batches))
+    response = asyncio.ensure_future(run.batches.deliver(sink, can_write=True))
     await asyncio.sleep(0)
     token = tiny.backend.tokenizer.encode("word", special=False)[0]
     steps: list[list[TokenOutput]] = [
@@ -120,18 +129,19 @@ async def test_direct_receiver_gets_all_batches_except_end(tiny: ServedModel) ->
         [Sampled("a", token), Ended("a", FinishReason.LENGTH)],
     ]
     for step in steps:
-        assert not first.done()
+        assert not response.done()
         for output in step:
             engine.deliver[0](output)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    assert [type(event) for event in await first] == [Finished]
-    kinds = [[type(event) for event in batch] for batch in collected.batches]
-    assert kinds == [[Started], [TextDelta], [TextDelta, ChoiceFinished]]
+    await response
+    kinds = [[type(event) for event in batch] for batch in sink.batches]
+    assert kinds == [[Started], [TextDelta], [TextDelta, ChoiceFinished], [Finished]]
+    assert sink.sent == sink.batches[-1:]
 
 
 class DirectEngine:
-    """An engine that delivers the test's events to its receiver, and never ends by
+    """An engine that delivers the test's events in its generator, and never ends by
     itself.
 
     delivery: events that the engine passes on from inside its own generator, before it
@@ -142,19 +152,19 @@ class DirectEngine:
 
     def __init__(self, *delivery: Event) -> None:
         self._delivery = list(delivery)
-        self.receiver: asyncio.Future[EventReceiver] = asyncio.get_running_loop().create_future()
+        self.deliver: asyncio.Future[EventDelivery] = asyncio.get_running_loop().create_future()
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
         raise NotImplementedError
 
     async def generate_directly(
-        self, request: GenerateRequest, receiver: EventReceiver
+        self, request: GenerateRequest, deliver: EventDelivery
     ) -> AsyncGenerator[Event]:
         yield Started(1)
         if self._delivery:
-            receiver.receive(self._delivery)
+            deliver(self._delivery)
             yield TextDelta(0, "late")
-        self.receiver.set_result(receiver)
+        self.deliver.set_result(deliver)
         await asyncio.Event().wait()
 
     async def start(self) -> None: ...
@@ -174,20 +184,19 @@ async def collect_directly(engine: DirectEngine, progress: Progress) -> list[Eve
     run = await admit(
         model, [GenerateRequest("m", build_conversation("Hello"), limits=limits)], build_terms()
     )
-    assert run.direct is not None
-    run.direct.attach(CollectingReceiver())
-    events = [event async for batch in run.batches for event in batch]
+    sink = CollectingSink()
+    await run.batches.deliver(sink, can_write=True)
     await asyncio.sleep(0)
-    return events
+    return [event for batch in sink.sent for event in batch]
 
 
 async def test_engine_failure_after_stop_string_keeps_response() -> None:
     engine = DirectEngine()
     progress = Progress()
     consumer = asyncio.ensure_future(collect_directly(engine, progress))
-    receiver = await engine.receiver
+    deliver = await engine.deliver
     await asyncio.sleep(0)
-    receiver.receive([TextDelta(0, "<stop>")])
+    deliver([TextDelta(0, "<stop>")])
     progress.fail_all(EngineError("The engine has crashed."))
     assert [type(event) for event in await consumer] == [Started, Finished]
 

@@ -37,6 +37,7 @@ from dragoman.core.token_engine import (
     TokenOutput,
     TokenRequest,
 )
+from dragoman.dialects.interfaces import Profile
 from dragoman.engines import tiny
 from dragoman.http import asgi_extensions
 from dragoman.parsers import registry
@@ -47,6 +48,7 @@ from dragoman.pipeline.served_model import ServedModel
 from dragoman.prompts.render import Renderer
 from dragoman.prompts.template_loader import load_template
 from dragoman.serving.app import build_asgi_app
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.store import MemoryStore
 
 from .harness import FixedClock, SequentialIds, load_tiny_tokenizer, scope
@@ -92,7 +94,7 @@ class SteppedEngine:
         return Health()
 
 
-def build_app(engine: SteppedEngine) -> ASGIApp:
+def build_app(engine: SteppedEngine, *, with_metrics: bool = False) -> ASGIApp:
     backend = TokenBackend(
         engine, TOKENIZER, VOCABULARY, BoundedCompiler(TOKENIZER, [0]), frozenset({0}), RENDERER
     )
@@ -100,8 +102,13 @@ def build_app(engine: SteppedEngine) -> ASGIApp:
     reasoning = registry.find_reasoning_format("qwen3", added)
     tools = registry.find_tool_format("hermes", added)
     model = ServedModel("m", backend, 4096, 1_700_000_000, reasoning=reasoning, tools=tools)
+    options = ServingOptions(profile=Profile.VLLM, enable_per_request_metrics=with_metrics)
     return build_asgi_app(
-        Models([model]), clock=FixedClock(), ids=SequentialIds(), store=MemoryStore()
+        Models([model]),
+        options=options,
+        clock=FixedClock(),
+        ids=SequentialIds(),
+        store=MemoryStore(),
     )
 
 
@@ -157,6 +164,7 @@ PATHS: dict[str, dict[str, Any]] = {
         "messages": [{"role": "user", "content": "Hi"}],
         "n": 2,
         "logprobs": True,
+        "store": True,
     },
     "/v1/completions": {"prompt": "Hi", "n": 2, "stop": ["the"]},
     "/v1/messages": {
@@ -166,24 +174,36 @@ PATHS: dict[str, dict[str, Any]] = {
     },
     "/v1/responses": {"input": "Hi", "store": True},
     "/api/chat": {"messages": [{"role": "user", "content": "Hi"}]},
+    "/api/generate": {"prompt": "Hi", "options": {"stop": ["the"]}},
 }
 
 
 async def respond(
-    path: str, steps: list[Step], *, stream: bool, direct: bool, turns: list[bool]
+    path: str,
+    steps: list[Step],
+    *,
+    stream: bool,
+    direct: bool,
+    turns: list[bool],
+    with_metrics: bool = False,
+    **fields: Any,
 ) -> tuple[Client, SteppedEngine]:
-    """Send one request; return the connection and the engine."""
+    """Send one request; return the connection and the engine.
+
+    with_metrics: the server reports per-request metrics.
+    """
     engine = SteppedEngine()
-    client = Client(
-        json.dumps({"model": "m", "stream": stream, **PATHS[path]}).encode(), direct, turns
-    )
+    body = {"model": "m", "stream": stream, **PATHS[path], **fields}
+    client = Client(json.dumps(body).encode(), direct, turns)
     request_scope = scope(path)
     extensions: dict[str, object] = {asgi_extensions.DISCONNECT_EXTENSION: client.watch}
     if direct:
         extensions[asgi_extensions.DIRECT_WRITE_EXTENSION] = client
     request_scope["extensions"] = extensions
     task = asyncio.create_task(
-        cast(Any, build_app(engine))(request_scope, client.receive, client.send)
+        cast(Any, build_app(engine, with_metrics=with_metrics))(
+            request_scope, client.receive, client.send
+        )
     )
     while not engine.live and not task.done():  # noqa: ASYNC110
         await asyncio.sleep(0)
@@ -264,7 +284,10 @@ def strip_signatures(body: bytes) -> bytes:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", PATHS)
 @given(
-    steps=step_lists, turns=st.lists(st.booleans(), max_size=5), is_scheduled_alone=st.booleans()
+    steps=step_lists,
+    turns=st.lists(st.booleans(), max_size=5),
+    is_scheduled_alone=st.booleans(),
+    with_metrics=st.booleans(),
 )
 def test_direct_and_task_delivery_send_same_bytes(
     path: str,
@@ -272,6 +295,7 @@ def test_direct_and_task_delivery_send_same_bytes(
     steps: list[Step],
     turns: list[bool],
     is_scheduled_alone: bool,
+    with_metrics: bool,
 ) -> None:
     if is_scheduled_alone or not steps:
         steps = [SCHEDULED, *steps]
@@ -279,8 +303,12 @@ def test_direct_and_task_delivery_send_same_bytes(
         steps = [([*SCHEDULED[0], *steps[0][0]], steps[0][1]), *steps[1:]]
 
     async def both() -> None:
-        pulled, one = await respond(path, steps, stream=stream, direct=False, turns=[])
-        pushed, other = await respond(path, steps, stream=stream, direct=True, turns=turns)
+        pulled, one = await respond(
+            path, steps, stream=stream, direct=False, turns=[], with_metrics=with_metrics
+        )
+        pushed, other = await respond(
+            path, steps, stream=stream, direct=True, turns=turns, with_metrics=with_metrics
+        )
         assert strip_signatures(b"".join(pushed.sent)) == strip_signatures(b"".join(pulled.sent))
         assert pushed.statuses == pulled.statuses
         assert pulled.statuses[0] in (200, 500)
@@ -289,12 +317,36 @@ def test_direct_and_task_delivery_send_same_bytes(
     asyncio.run(both())
 
 
-async def test_direct_delivery_used_for_fast_client() -> None:
+WORD_STEPS: list[Step] = [SCHEDULED, *(([(0, build_sampled(word))], 6) for word in WORDS)]
+
+
+@pytest.mark.parametrize("with_metrics", [False, True])
+async def test_direct_delivery_used_for_fast_client(with_metrics: bool) -> None:
     """Otherwise the test above would compare one path with itself."""
-    steps: list[Step] = [SCHEDULED, *(([(0, build_sampled(word))], 6) for word in WORDS)]
-    client, _ = await respond("/v1/messages", steps, stream=True, direct=True, turns=[])
+    client, _ = await respond(
+        "/v1/messages", WORD_STEPS, stream=True, direct=True, turns=[], with_metrics=with_metrics
+    )
     texts = [piece for piece in client.sent if b"text_delta" in piece]
     assert client.n_direct >= len(texts) - 1
+
+
+async def test_per_request_metrics_sent_on_both_paths() -> None:
+    usage = {"n": 1, "stream_options": {"include_usage": True}}
+    bodies: list[bytes] = []
+    for direct in (False, True):
+        client, _ = await respond(
+            "/v1/chat/completions",
+            WORD_STEPS,
+            stream=True,
+            direct=direct,
+            turns=[],
+            with_metrics=True,
+            **usage,
+        )
+        assert (client.n_direct > 0) is direct
+        bodies.append(b"".join(client.sent))
+    assert bodies[0] == bodies[1]
+    assert bodies[0].count(b'"time_to_first_token_ms"') == 1
 
 
 async def test_direct_delivery_writes_once_per_iteration() -> None:

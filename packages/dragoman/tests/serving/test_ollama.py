@@ -13,7 +13,6 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from dragoman.core.engine_stats import EngineStats
 from dragoman.core.errors import EngineError, NotFound
 from dragoman.core.events import Event, Started, TextDelta, Token
 from dragoman.core.model_download import ModelPuller, PullProgress
@@ -21,10 +20,11 @@ from dragoman.dialects.ollama import LATEST, OllamaModelCard, render_tags
 from dragoman.engines import tiny
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.launch import build_models
+from dragoman.pipeline.driver import BatchStream
 from dragoman.pipeline.engine_backends import EventBackend, TokenBackend
 from dragoman.pipeline.model_lifecycle import ModelSpec, ModelState
 from dragoman.pipeline.model_registry import Models
-from dragoman.pipeline.request_metrics import RequestMetrics, measure
+from dragoman.pipeline.response_times import ResponseTimes
 from dragoman.pipeline.served_model import ServedModel
 from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
@@ -364,16 +364,16 @@ async def test_ollama_durations_measured_by_pipeline():
     """Two seconds in the queue, three until the first token, four more until the last,
     one until the end.
     """
-    times = iter((0.0, 2.0, 5.0, 7.0, 9.0, 10.0))
-    metrics = RequestMetrics(EngineStats(), lambda: next(times))
+    clock = iter((0.0, 2.0, 5.0, 7.0, 9.0))
+    times = ResponseTimes(lambda: next(clock))
 
     async def answer_slowly() -> AsyncGenerator[list[Event]]:
         yield [Started(3)]
         for word in "abc":
             yield [TextDelta(0, word, (Token(1, word),))]
 
-    assert len([batch async for batch in measure(answer_slowly(), metrics)]) == 4
-    assert (metrics.prefill_seconds, metrics.decode_seconds) == (3.0, 4.0)
+    assert len([batch async for batch in BatchStream(answer_slowly(), times)]) == 4
+    assert (times.prefill_seconds, times.decode_seconds) == (3.0, 4.0)
 
 
 async def test_ollama_tags_show_and_ps_describe_model(http: httpx2.AsyncClient):

@@ -28,6 +28,7 @@ from dragoman.core.events import (
 )
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.launch.server_assembly import open_request_log
+from dragoman.pipeline.driver import BatchStream
 from dragoman.serving.call_observer import CallObserver
 from dragoman.serving.request_log import RequestLog, RequestLogLine
 from dragoman.settings import SettingsError
@@ -76,13 +77,14 @@ async def stream(*batches: Event | Exception) -> AsyncGenerator[list[Event]]:
         yield [event]
 
 
-def observe_stream(into: RequestLog, *batches: Event | Exception) -> AsyncGenerator[list[Event]]:
+def observe_stream(into: RequestLog, *batches: Event | Exception) -> BatchStream:
     """Observe a stream on a clock that advances by a second at each read; it is not
     read for tokens after the first.
     """
     seconds = count(1)
     line = RequestLogLine(100.0, "r", "/v1/completions", "m")
-    return CallObserver(line, None, into, lambda: float(next(seconds))).observe(stream(*batches))
+    observer = CallObserver(line, None, into, lambda: float(next(seconds)))
+    return BatchStream(stream(*batches), observer)
 
 
 async def test_request_log_line_has_counts_times_and_finish_reason(into: RequestLog, file: Path):

@@ -8,7 +8,7 @@ this process, the simulator.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -72,19 +72,12 @@ class Engine(Protocol):
         ...
 
 
-class EventReceiver(Protocol):
-    """Takes events while the consumer of an engine's stream waits for the next: see
-    `DirectEngine`.
-    """
+EventDelivery = Callable[[list[Event]], bool]
+"""Takes the next events of a stream, all of them deltas, while the stream's consumer
+waits. Does not raise.
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether it can take events now. Otherwise the stream yields them."""
-        ...
-
-    def receive(self, events: list[Event]) -> None:
-        """Take the next events of the stream, all of them deltas. Does not raise."""
-        ...
+Returns False if it cannot take them now: then the stream must yield them.
+"""
 
 
 @runtime_checkable
@@ -92,9 +85,9 @@ class DirectEngine(Protocol):
     """An event engine that can deliver deltas without resuming a coroutine for each."""
 
     def generate_directly(
-        self, request: GenerateRequest, receiver: EventReceiver
+        self, request: GenerateRequest, deliver: EventDelivery
     ) -> AsyncGenerator[Event]:
-        """Generate as `Engine.generate` does, but pass deltas to `receiver` while the
+        """Generate as `Engine.generate` does, but pass deltas to `deliver` while the
         consumer waits for an event.
 
         Events that start or end the answer are always yielded, and errors are raised.

@@ -3,50 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import aclosing
 
 import msgspec
 from msgspec import Struct
 
-from ..core.events import Event, Finished, PromptTokens, Started, Token, Usage, get_answer_tokens
+from ..core.events import Event, Finished, PromptTokens, Started, Token, get_answer_tokens
 from ..core.request import GenerateRequest
 from ..prompts.token_replay import find_ids_since_control
 from .call_terms import CallTerms
+from .driver import BatchStream, EventSource, Stage, TokenSource
 from .engine_backends import TokenBackend
-from .engine_timeout import limit_time
 from .event_run import EventRun
-from .merge import Batches, merge_choices, merge_prompts
+from .merge import merge_choices, merge_prompts
 from .model_lease import Lease
-from .request_metrics import ModelMetrics, RequestMetrics, measure
-from .request_preparation import NO_IDS, EventJob, Job, TokenJob, prepare_job
+from .request_metrics import ModelMetrics, RequestMetrics
+from .request_preparation import NO_IDS, Job, TokenJob, prepare_job
 from .served_model import ServedModel
 from .token_run import TokenRun
-
-DirectRun = TokenRun | EventRun
-"""A run to which a receiver can be attached."""
 
 
 class AdmittedRun(Struct, frozen=True):
     """An admitted call. Nothing has reached the engine until `batches` is iterated;
     closing it cancels the call.
 
-    batches: the batches of events.
+    batches: the batches of events; the server adds its stages.
     warnings: warnings for the client.
     is_admitted: only overload or a failure can still reject the call, so response
         headers need not wait long.
     control_ids: ids of the tokenizer's control tokens; empty if the engine reports no
         ids.
     jobs: one job per prompt.
-    direct: the run that yields the batches, to which a receiver may be attached; None
-        if batches are merged or ranked.
     """
 
-    batches: Batches
+    batches: BatchStream
     warnings: tuple[str, ...]
     is_admitted: bool
     control_ids: frozenset[int] = frozenset()
     jobs: tuple[Job, ...] = ()
-    direct: DirectRun | None = None
 
     def find_resume_ids(self) -> tuple[int, ...] | None:
         """Return the first prompt's ids since its last control token, see
@@ -79,97 +72,96 @@ async def admit(
     request_metrics = [None if metrics is None else metrics.start_request(model) for _ in requests]
     jobs: list[Job] = []
     warnings: dict[str, None] = {}
-    # Preparation awaits, during which the model must stay loaded. The lease in
-    # `batches` takes over before this ends.
+    # Preparation awaits, during which the model must stay loaded. The lease takes over
+    # before this ends.
     with model.keep_loaded():
         for index, request in enumerate(requests):
             job, job_warnings = await prepare_job(model, request, terms, index)
             jobs.append(job)
             warnings |= dict.fromkeys(job_warnings)
-        streams = [
-            _build_stream(model, *prompt)
-            for prompt in zip(jobs, requests, request_metrics, strict=True)
-        ]
-        batches = merge_prompts([stream for stream, _ in streams])
+        batches = merge_prompts(
+            [
+                _build_stream(model, *prompt)
+                for prompt in zip(jobs, requests, request_metrics, strict=True)
+            ]
+        )
         if terms.timeout is not None:
-            batches = limit_time(batches, terms.timeout)
-        # The lease is the outermost layer, so the model stays loaded until every inner
-        # generator has been closed.
+            batches.limit_time(terms.timeout)
         if model.usage_guard is not None:
-            batches = Lease(model.usage_guard, batches)
+            batches.add_stage(Lease(model.usage_guard))
     is_admitted = isinstance(model.backend, TokenBackend)
     control_ids = (
         model.backend.tokenizer.control_ids if isinstance(model.backend, TokenBackend) else NO_IDS
     )
-    # Several prompts are merged through a queue, so their events cannot be delivered
-    # directly.
-    direct = streams[0][1] if len(streams) == 1 else None
-    return AdmittedRun(batches, tuple(warnings), is_admitted, control_ids, tuple(jobs), direct)
+    return AdmittedRun(batches, tuple(warnings), is_admitted, control_ids, tuple(jobs))
 
 
 def _build_stream(
     model: ServedModel, job: Job, request: GenerateRequest, metrics: RequestMetrics | None
-) -> tuple[Batches, DirectRun | None]:
-    """Build the batches of one prompt. Return them, and the run to which a receiver may
-    be attached, if any.
-    """
-    if isinstance(job, EventJob) and job.request.choices > 1 and model.capabilities.has_one_choice:
+) -> BatchStream:
+    """Build the stream of one prompt."""
+    if isinstance(job, TokenJob):
+        stream = BatchStream(TokenSource(TokenRun(job), model.progress, model.delivery_rounds))
+    elif job.request.choices > 1 and model.capabilities.has_one_choice:
         one_choice = msgspec.structs.replace(
             job, request=msgspec.structs.replace(job.request, choices=1)
         )
-        batches = merge_choices(
-            [
-                EventRun(one_choice, model.progress).stream_batches()
-                for _ in range(job.request.choices)
-            ]
+        stream = BatchStream(
+            merge_choices(
+                [
+                    BatchStream(EventSource(EventRun(one_choice), model.progress))
+                    for _ in range(job.request.choices)
+                ]
+            )
         )
-        return batches if metrics is None else measure(batches, metrics), None
-    direct: DirectRun
-    if isinstance(job, TokenJob):
-        direct = TokenRun(job, model.progress, model.delivery_rounds)
     else:
-        direct = EventRun(job, model.progress)
-    batches = direct.stream_batches()
+        stream = BatchStream(EventSource(EventRun(job), model.progress))
     if metrics is not None:
-        batches = measure(batches, metrics)
-        direct.add_observer(metrics.observe_batch)
+        stream.add_stage(metrics)
     if (request.best_of or 0) > request.choices:
-        return select_best(batches, request.choices), None
-    return batches, direct
+        stream.add_stage(BestOf(request.choices))
+    return stream
 
 
-async def select_best(batches: Batches, n_best: int) -> Batches:
-    """Select the `n_best` candidates with the highest mean logprob, best first
-    (OpenAI's best_of). Needs logprobs.
+class BestOf(Stage):
+    """Selects the candidates with the highest mean logprob, best first (OpenAI's
+    best_of). Needs logprobs.
 
-    Nothing can be emitted before every candidate is complete. Usage counts all
-    candidates.
+    Nothing can be emitted before every candidate is complete; OpenAI's API does not
+    stream with best_of either. Usage counts all candidates.
+
+    n_best: number of candidates to select.
     """
-    started = Started(None)
-    prompts = list[Event]()
-    finished = Finished(Usage())
-    candidate_events: dict[int, list[Event]] = {}
-    async with aclosing(batches):
-        async for batch in batches:
-            for event in batch:
-                match event:
-                    case Started():
-                        started = event
-                    case PromptTokens():
-                        prompts.append(event)
-                    case Finished():
-                        finished = event
-                    case _:
-                        # Held back: the best are known only at the end. OpenAI's API
-                        # does not stream with best_of either.
-                        candidate_events.setdefault(event.choice, []).append(event)
-    # Ranked by the mean, not the sum, as OpenAI documents (the highest log probability
-    # per token): otherwise the shortest would win.
-    ranked = sorted(candidate_events.values(), key=_compute_likelihood, reverse=True)[:n_best]
-    yield [msgspec.structs.replace(started, choices=n_best), *prompts]
-    for index, events in enumerate(ranked):
-        yield [msgspec.structs.replace(event, choice=index) for event in events]
-    yield [finished]
+
+    __slots__ = ("_candidate_events", "_first_events", "_n_best")
+
+    def __init__(self, n_best: int) -> None:
+        self._n_best = n_best
+        self._first_events: list[Event] = []
+        self._candidate_events: dict[int, list[Event]] = {}
+
+    def feed(self, batch: list[Event]) -> list[Event]:
+        for event in batch:
+            match event:
+                case Started():
+                    self._first_events.append(msgspec.structs.replace(event, choices=self._n_best))
+                case PromptTokens():
+                    self._first_events.append(event)
+                case Finished():
+                    return [*self._first_events, *self._select_best(), event]
+                case _:
+                    self._candidate_events.setdefault(event.choice, []).append(event)
+        return []
+
+    def _select_best(self) -> list[Event]:
+        # Ranked by the mean, not the sum, as OpenAI documents (the highest log
+        # probability per token): otherwise the shortest would win.
+        ranked = sorted(self._candidate_events.values(), key=_compute_likelihood, reverse=True)
+        return [
+            msgspec.structs.replace(event, choice=index)
+            for index, events in enumerate(ranked[: self._n_best])
+            for event in events
+        ]
 
 
 def _compute_likelihood(events: list[Event]) -> float:

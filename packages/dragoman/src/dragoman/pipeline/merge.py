@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 
 import msgspec
 
 from ..core.events import Event, Finished, PromptTokens, Started, Usage
+from .driver import Batches, BatchStream
 from .engine_calls import translate_engine_exception
 from .output_queue import OutputQueue
-
-Batches = AsyncGenerator[list[Event]]
 
 
 class _PromptEnd:
@@ -25,15 +24,15 @@ class _PromptEnd:
         self.error = error
 
 
-def merge_prompts(prompts: Sequence[Batches]) -> Batches:
+def merge_prompts(prompts: Sequence[BatchStream]) -> BatchStream:
     """Merge the streams of prompts: choice i of prompt p becomes choice p * n + i.
 
     `Started` is sent once all prompts have started.
     """
-    return prompts[0] if len(prompts) == 1 else _merge_concurrently(prompts)
+    return prompts[0] if len(prompts) == 1 else BatchStream(_merge_concurrently(prompts))
 
 
-async def merge_choices(choices: Sequence[Batches]) -> Batches:
+async def merge_choices(choices: Sequence[BatchStream]) -> Batches:
     """Merge the choices of one prompt, each of which has its own stream. Usage counts
     the prompt once per choice.
     """
@@ -45,7 +44,7 @@ async def merge_choices(choices: Sequence[Batches]) -> Batches:
             ]
 
 
-async def _merge_concurrently(prompts: Sequence[Batches]) -> Batches:
+async def _merge_concurrently(prompts: Sequence[BatchStream]) -> Batches:
     queue: OutputQueue[tuple[int, list[Event] | _PromptEnd]] = OutputQueue()
     tasks = [
         asyncio.create_task(_forward_batches(index, batches, queue))
@@ -61,7 +60,7 @@ async def _merge_concurrently(prompts: Sequence[Batches]) -> Batches:
 
 
 async def _forward_batches(
-    index: int, batches: Batches, queue: OutputQueue[tuple[int, list[Event] | _PromptEnd]]
+    index: int, batches: BatchStream, queue: OutputQueue[tuple[int, list[Event] | _PromptEnd]]
 ) -> None:
     task = asyncio.current_task()
     try:

@@ -13,33 +13,33 @@ T = TypeVar("T")
 
 
 class DeliveryRounds:
-    """Calls the receivers of queues that have new items, once per iteration of the
+    """Calls the callbacks of queues that have new items, once per iteration of the
     event loop, in order of delivery.
 
-    An engine's step delivers to many queues; their receivers run together, after the
+    An engine's step delivers to many queues; their callbacks run together, after the
     step. All calls are made on one event loop.
     """
 
-    __slots__ = ("_receivers",)
+    __slots__ = ("_callbacks",)
 
     def __init__(self) -> None:
-        self._receivers: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
 
-    def schedule(self, receiver: Callable[[], None]) -> None:
-        """Call `receiver`, which must not raise, in the next iteration of the event
+    def schedule(self, callback: Callable[[], None]) -> None:
+        """Call `callback`, which must not raise, in the next iteration of the event
         loop.
         """
-        if not self._receivers:
-            asyncio.get_running_loop().call_soon(self._call_receivers)
-        self._receivers.append(receiver)
+        if not self._callbacks:
+            asyncio.get_running_loop().call_soon(self._run_callbacks)
+        self._callbacks.append(callback)
 
-    def _call_receivers(self) -> None:
-        # The list is swapped first, so a receiver that causes new output is called in
+    def _run_callbacks(self) -> None:
+        # The list is swapped first, so a callback that causes new output is called in
         # the next iteration. Sockets are served in between.
-        receivers = self._receivers
-        self._receivers = []
-        for receive in receivers:
-            receive()
+        callbacks = self._callbacks
+        self._callbacks = []
+        for callback in callbacks:
+            callback()
 
 
 class OutputQueue(Generic[T]):
@@ -49,32 +49,32 @@ class OutputQueue(Generic[T]):
     Bounded by the producer: a response has at most max_tokens outputs.
     """
 
-    __slots__ = ("_items", "_loop", "_receiver", "_rounds", "_waiter")
+    __slots__ = ("_callback", "_items", "_loop", "_rounds", "_waiter")
 
     def __init__(self) -> None:
         self._items: list[T] = []
         self._waiter: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._rounds: DeliveryRounds | None = None
-        self._receiver: Callable[[], None] | None = None
+        self._callback: Callable[[], None] | None = None
 
     def put(self, item: T) -> None:
         self._items.append(item)
         waiter = self._waiter
         if waiter is None or waiter.done():
             return
-        if self._receiver is None or self._rounds is None:
+        if self._callback is None or self._rounds is None:
             waiter.set_result(None)
-        # For later items of this round the receiver is already scheduled.
+        # For later items of this round the callback is already scheduled.
         elif len(self._items) == 1:
-            self._rounds.schedule(self._receiver)
+            self._rounds.schedule(self._callback)
 
-    def receive_directly(self, rounds: DeliveryRounds, receiver: Callable[[], None]) -> None:
-        """Call `receiver` instead of waking the consumer. It takes the items, or wakes
+    def notify(self, rounds: DeliveryRounds, callback: Callable[[], None]) -> None:
+        """Call `callback` instead of waking the consumer. It takes the items, or wakes
         the consumer itself.
         """
         self._rounds = rounds
-        self._receiver = receiver
+        self._callback = callback
 
     def take_awaited(self, kinds: frozenset[type[T]]) -> list[T]:
         """Take all items, if the consumer waits for them and the last one is of one of

@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing
-from types import TracebackType
+from collections.abc import Callable, Iterator, Sequence
 
 from ..core.answer_size import AnswerSize
 from ..core.engine_stats import EngineStats
+from ..core.errors import EngineTimeout
 from ..core.events import (
     ChoiceFinished,
     Event,
     Finished,
     FinishReason,
-    PromptTokens,
     Started,
     TextDelta,
-    Timings,
     get_answer_tokens,
 )
+from .driver import Stage
 from .engine_backends import TokenBackend
 from .model_registry import Models
 from .served_model import ServedModel
@@ -80,9 +78,8 @@ class ModelMetrics:
             yield model, [stats]
 
 
-class RequestMetrics:
-    """The metrics of one prompt's response, a context manager around its batches. Its
-    exit records the outcome.
+class RequestMetrics(Stage):
+    """The metrics of one prompt's response.
 
     carries_tokens: the events carry all tokens. Otherwise they are counted when the
         answer ends, as its engine reports them or by an estimate.
@@ -93,6 +90,7 @@ class RequestMetrics:
         "_clock",
         "_estimated_prompt",
         "_first_token_time",
+        "_has_begun",
         "_last_token_time",
         "_open_choices",
         "_prompt_tokens",
@@ -111,33 +109,20 @@ class RequestMetrics:
         self._clock = clock
         self._arrival_time = self._start_time = self._last_token_time = clock()
         self._first_token_time: float | None = None
+        self._has_begun = False
         self._prompt_tokens = self._tokens = 0
         self._open_choices = 1
         """Choices that have not ended."""
 
-    @property
-    def prefill_seconds(self) -> float:
-        """Seconds from the start in the engine to the first token, or until now if
-        there is none yet.
-        """
-        end = self._clock() if self._first_token_time is None else self._first_token_time
-        return end - self._start_time
+    def begin(self) -> None:
+        self._has_begun = True
 
-    @property
-    def decode_seconds(self) -> float:
-        """Seconds from the first token to the latest one."""
-        return (
-            0.0
-            if self._first_token_time is None
-            else self._last_token_time - self._first_token_time
-        )
-
-    def observe_batch(self, events: list[Event]) -> None:
+    def feed(self, batch: list[Event]) -> list[Event]:
         count = 0
         stats = self._stats
         if self._size is not None:
-            self._size.add_batch(events)
-        for event in events:
+            self._size.add_batch(batch)
+        for event in batch:
             if type(event) is TextDelta:  # The common case.
                 count += len(event.tokens)
                 continue
@@ -161,7 +146,7 @@ class RequestMetrics:
                 case _:
                     pass
         if not count:
-            return
+            return batch
         now = self._clock()
         self._tokens += count
         stats.generation_tokens += count
@@ -174,6 +159,7 @@ class RequestMetrics:
         if count:
             stats.inter_token.observe((now - self._last_token_time) / count, count)
         self._last_token_time = now
+        return batch
 
     def _count_started(self, started: Started) -> None:
         """Count the prompt; an estimate only when the answer ends, since the engine may
@@ -192,12 +178,10 @@ class RequestMetrics:
             self._stats.prompt_tokens_cached += cached or 0
             self._stats.request_prompt_tokens.observe(tokens)
 
-    def __enter__(self) -> RequestMetrics:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
-    ) -> None:
+    def close(self, error: BaseException | None, /) -> None:
+        """Record the outcome, unless the request was rejected before it was queued."""
+        if not self._has_begun:
+            return
         stats = self._stats
         now = self._clock()
         self._count_prompt(self._estimated_prompt, None)
@@ -206,8 +190,8 @@ class RequestMetrics:
             self._tokens = self._size.count
         # Only if an exception ended the request; finished choices have already been
         # recorded.
-        if kind is not None and self._open_choices:
-            is_aborted = issubclass(kind, GeneratorExit | asyncio.CancelledError)
+        if error is not None and self._open_choices:
+            is_aborted = isinstance(error, GeneratorExit | asyncio.CancelledError | EngineTimeout)
             stats.record_finish(FinishReason.ABORT if is_aborted else None)
         stats.latency.observe(now - self._arrival_time)
         stats.request_generation_tokens.observe(self._tokens)
@@ -221,53 +205,3 @@ class RequestMetrics:
                 stats.per_output_token.observe(
                     (self._last_token_time - self._first_token_time) / (self._tokens - 1)
                 )
-
-
-async def measure(
-    batches: AsyncGenerator[list[Event]], metrics: RequestMetrics
-) -> AsyncGenerator[list[Event]]:
-    """Yield the same batches and count them. Closing this generator closes `batches`."""
-    observe = metrics.observe_batch
-    with metrics:
-        async with aclosing(batches):
-            async for batch in batches:
-                observe(batch)
-                yield batch
-
-
-async def add_timings(
-    batches: AsyncGenerator[list[Event]], clock: MonotonicClock
-) -> AsyncGenerator[list[Event]]:
-    """Yield the same batches, with timings in the `Finished` of a response with one
-    choice.
-
-    Closing this generator closes `batches`.
-    """
-    admitted_at = started_at = clock()
-    first_token_at: float | None = None
-    last_token_at = admitted_at
-    choices = 1
-    async with aclosing(batches):
-        async for batch in batches:
-            for index, event in enumerate(batch):
-                match event:
-                    case Started():
-                        started_at = clock() - event.elapsed
-                        choices = event.choices
-                    case Finished(usage) if choices == 1:
-                        first_token = (
-                            None if first_token_at is None else first_token_at - started_at
-                        )
-                        decode = 0.0 if first_token_at is None else last_token_at - first_token_at
-                        timings = Timings(started_at - admitted_at, first_token, decode)
-                        batch[index] = Finished(usage, timings, event.warnings)
-                    case PromptTokens() | Finished():
-                        pass
-                    # Events without tokens (a role, the start of a call) do not show
-                    # progress of the model.
-                    case _ if get_answer_tokens(event):
-                        last_token_at = clock()
-                        first_token_at = last_token_at if first_token_at is None else first_token_at
-                    case _:
-                        pass
-            yield batch

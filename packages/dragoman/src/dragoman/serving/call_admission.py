@@ -11,8 +11,8 @@ from ..core.request import Conversation, GenerateRequest
 from ..core.trace_context import SpanContext
 from ..dialects.interfaces import GenerationCall, Header
 from ..pipeline.admit import AdmittedRun, admit
-from ..pipeline.request_metrics import add_timings
 from ..pipeline.request_preparation import EventJob, TokenJob
+from ..pipeline.response_times import TimingsReport
 from ..pipeline.served_model import ServedModel
 from .auth import Caller
 from .call_observer import find_trace, observe_call
@@ -111,42 +111,32 @@ async def _prepare_and_observe(
     """Prepare the call within the limits of its key, and observe it until its end."""
     observer = await observe_call(context, header.model, COMPLETIONS, call.requests[0], header.id)
     trace = find_trace(context, observer)
-    if observer is None:
-        return _add_timings(context, await prepare_call(context, call, header, trace))
     try:
         admitted = await prepare_call(context, call, header, trace)
-        observer.record_warnings(admitted.warnings)
-        if any(isinstance(job, EventJob) for job in admitted.run.jobs):
-            observer.estimate_tokens()
-        if observer.account is not None:
-            try:
-                await observer.account.charge_prompt(
-                    sum(job.queue_ticket.tokens for job in admitted.run.jobs)
-                )
-            except RequestError:
-                # The engine has not started, but the request is already in its queue.
-                await admitted.run.batches.aclose()
-                raise
+        batches = admitted.run.batches
+        if observer is not None:
+            observer.record_warnings(admitted.warnings)
+            if any(isinstance(job, EventJob) for job in admitted.run.jobs):
+                observer.estimate_tokens()
+            if observer.account is not None:
+                try:
+                    await observer.account.charge_prompt(
+                        sum(job.queue_ticket.tokens for job in admitted.run.jobs)
+                    )
+                except RequestError:
+                    # The engine has not started, but the model is already held.
+                    await batches.aclose()
+                    raise
     except BaseException as error:
-        observer.__exit__(type(error), error, error.__traceback__)
+        if observer is not None:
+            observer.close(error)
         raise
-    # From here on the batches own the observer, and exit it.
-    run = admitted.run
-    if run.direct is not None:
-        run.direct.add_observer(observer.record)
-    return _add_timings(
-        context, replace(admitted, run=replace(run, batches=observer.observe(run.batches)))
-    )
-
-
-def _add_timings(context: RequestContext, admitted: AdmittedCall) -> AdmittedCall:
-    """Add timings to the response if the server reports them."""
-    if not context.service.options.enable_per_request_metrics:
-        return admitted
-    batches = add_timings(admitted.run.batches, context.service.clock.monotonic)
-    # Timings are added to the last batch, so batches must not bypass this generator
-    # (`direct`).
-    return replace(admitted, run=replace(admitted.run, batches=batches, direct=None))
+    # From here on the batches own the observer, and close it.
+    if observer is not None:
+        batches.add_stage(observer)
+    if context.service.options.enable_per_request_metrics:
+        batches.add_stage(TimingsReport(context.service.clock.monotonic))
+    return admitted
 
 
 async def prepare_call(

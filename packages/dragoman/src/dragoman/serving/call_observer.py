@@ -6,14 +6,14 @@ API key, the trace span and the access log.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from types import TracebackType
 
 from ..core.answer_size import AnswerSize
 from ..core.events import Event, TextDelta
 from ..core.request import GenerateRequest
 from ..core.trace_context import SpanContext, parse_trace_context
-from ..pipeline.model_lease import Lease
+from ..pipeline.driver import Stage
 from .recent_requests import RecentRequest
 from .request_context import RequestContext
 from .request_log import CLIENT_CLOSED_REQUEST, RequestLog, RequestLogLine
@@ -21,9 +21,9 @@ from .tenancy import CallAccount
 from .tracing import TracedCall
 
 
-class CallObserver:
-    """A context manager for one call. It exits when the call is rejected, finishes,
-    fails or is cancelled.
+class CallObserver(Stage):
+    """Observes one call: as a stage of a generation, or as a context manager around any
+    other work.
 
     line: the data of the call.
     account: charges the call to the limits of its key; None without keys.
@@ -62,21 +62,12 @@ class CallObserver:
         self._started_at = now()
         self._size: AnswerSize | None = None
 
-    def observe(self, batches: AsyncGenerator[list[Event]]) -> AsyncGenerator[list[Event]]:
-        """Return the same batches. This context exits when they end, are closed or are
-        dropped before the first.
-        """
-        return _ObservedBatches(self, batches)
-
     @property
     def trace(self) -> SpanContext | None:
         """The call's span; None without telemetry."""
         return None if self._traced is None else self._traced.span.context
 
-    def record(self, batch: list[Event]) -> None:
-        """Record a batch. Callers must call this for batches that do not pass through
-        `observe`.
-        """
+    def feed(self, batch: list[Event]) -> list[Event]:
         line = self.line
         # A fast path for the most frequent batch, which changes only a count.
         if line.ttft_s is not None and len(batch) == 1 and type(event := batch[0]) is TextDelta:
@@ -86,6 +77,7 @@ class CallObserver:
         if self._size is not None:
             self._size.add_batch(batch)
             line.output_tokens = self._size.count
+        return batch
 
     def estimate_tokens(self) -> None:
         """Estimate the tokens that the batches do not carry. Without this an answer
@@ -104,9 +96,6 @@ class CallObserver:
         line.prompt_tokens = prompt_tokens
         line.queue_s = None
 
-    def fail(self, error: Exception) -> None:
-        self.line.record_failure(error)
-
     def __enter__(self) -> None:
         if self.account is not None:
             self.account.__enter__()
@@ -117,6 +106,9 @@ class CallObserver:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.close(error)
+
+    def close(self, error: BaseException | None, /) -> None:
         line = self.line
         if isinstance(error, Exception):
             line.record_failure(error)
@@ -131,32 +123,11 @@ class CallObserver:
                     cached_tokens=line.cached_tokens or 0,
                     output_tokens=line.output_tokens,
                 )
-            self.account.__exit__(kind, error, traceback)
+            self.account.__exit__(None if error is None else type(error), error, None)
         if self._traced is not None:
             self._traced.end(line)
         if self._request_log is not None:
             self._request_log.put(line)
-
-
-class _ObservedBatches(Lease):
-    """The batches of a call, which are recorded when they are consumed."""
-
-    __slots__ = ("_observer",)
-
-    def __init__(self, observer: CallObserver, batches: AsyncGenerator[list[Event]]) -> None:
-        super().__init__(observer, batches)
-        self._observer = observer
-
-    async def asend(self, value: None) -> list[Event]:
-        try:
-            batch = await self._batches.asend(value)
-        except BaseException as error:
-            if isinstance(error, Exception) and not isinstance(error, StopAsyncIteration):
-                self._observer.line.record_failure(error)
-            self._release()
-            raise
-        self._observer.record(batch)
-        return batch
 
 
 def find_trace(context: RequestContext, observer: CallObserver | None) -> SpanContext | None:

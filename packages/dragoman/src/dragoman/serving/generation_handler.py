@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ..dialects.interfaces import GenerationCall, ReaderOptions, Writer
 from .call_admission import AdmittedCall, admit_call, build_header
 from .call_reading import read_call
-from .generation_responder import EventBatches, GenerationResponder
+from .generation_responder import GenerationResponder
 from .handler_result import JsonResponse
 from .http_request import HttpRequest
 from .responder import RawHeaders, Responder
@@ -34,24 +34,19 @@ def build_generation_handler(read: Callable[[bytes, ReaderOptions], GenerationCa
 async def run_generation(http: HttpRequest, call: GenerationCall) -> Responder:
     """Admit a call and return its responder. Raises as `admit_call`."""
     admitted = await admit_call(http, call, build_header(http, call))
-    return build_responder(
-        http, call.writer(admitted.header), admitted, admitted.run.batches, stream=call.stream
-    )
+    return build_responder(http, call.writer(admitted.header), admitted, stream=call.stream)
 
 
 def build_responder(
     http: HttpRequest,
     writer: Writer,
     admitted: AdmittedCall,
-    batches: EventBatches,
     *,
     stream: bool,
     content_type: tuple[bytes, bytes] = EVENT_STREAM,
 ) -> Responder:
     """Build the responder of an admitted call.
 
-    batches: the batches of the admitted run, or a wrapper that observes them as its
-        `direct` requires.
     content_type: the content type of a stream.
     """
     # A stream can carry warnings only in comments, which only server-sent events have.
@@ -78,14 +73,13 @@ def build_responder(
 
     headers, rendered_warnings = render(admitted.warnings)
     return GenerationResponder(
-        batches,
+        admitted.run.batches,
         writer,
         http.build_response_start(headers, find_header_timeout(http.service, admitted)),
         http.service.stream_monitor,
         stream=stream,
         warnings=rendered_warnings,
         add_warnings=add_warnings,
-        run=admitted.run.direct,
     )
 
 

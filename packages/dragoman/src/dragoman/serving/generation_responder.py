@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from ..core.events import Event, Finished, Started
 from ..core.reply import ReplyBuilder
 from ..dialects.interfaces import Writer
-from ..pipeline.admit import DirectRun
+from ..pipeline.driver import BatchStream
 from .client_warnings import add_warnings
 from .responder import RawHeaders, Responder, ResponseStart
 from .stream_keepalive import StreamMonitor
-
-EventBatches = AsyncGenerator[list[Event]]
-
 
 WarningAdder = Callable[[tuple[str, ...], bool], tuple[RawHeaders, bytes]]
 
@@ -23,15 +20,13 @@ WarningAdder = Callable[[tuple[str, ...], bool], tuple[RawHeaders, bytes]]
 class GenerationResponder(Responder):
     """The response to a generation, streamed or not.
 
-    batches: batches of events; each becomes one write of a stream.
+    batches: the response; each batch becomes one write of a stream.
     writer: renders the events in the client's dialect.
     warnings: a JSON array for the body; empty for none. A stream ends with them in a
         comment, which clients skip.
     add_warnings: called with the warnings in the engine's `Started` and `Finished`
         events, and whether the headers have been sent. Returns the new headers and
         `warnings`. None if the response cannot carry them.
-    run: delivers batches directly while this coroutine waits for the next of `batches`;
-        None without direct delivery.
     """
 
     __slots__ = (
@@ -39,14 +34,13 @@ class GenerationResponder(Responder):
         "_awaits_start",
         "_batches",
         "_engine_warnings",
-        "_run",
         "_warnings",
         "_writer",
     )
 
     def __init__(
         self,
-        batches: EventBatches,
+        batches: BatchStream,
         writer: Writer,
         response_start: ResponseStart,
         monitor: StreamMonitor,
@@ -54,13 +48,11 @@ class GenerationResponder(Responder):
         stream: bool,
         warnings: bytes = b"",
         add_warnings: WarningAdder | None = None,
-        run: DirectRun | None = None,
     ) -> None:
         super().__init__(batches, writer, response_start, monitor, stream=stream)
         self._batches = batches
         self._writer = writer
         self._warnings = warnings
-        self._run = run
         self._add_warnings = add_warnings
         self._awaits_start = add_warnings is not None
         self._engine_warnings: tuple[str, ...] = ()
@@ -70,58 +62,47 @@ class GenerationResponder(Responder):
 
     @property
     def is_ready(self) -> bool:
-        """Whether batches can be delivered directly: the engine has started, and the
-        client reads fast enough.
+        """Implements `ResponseSink`: whether the engine has started, and the client reads fast
+        enough.
 
         Headers that were sent early, before a slow engine has started, do not count:
         its warnings are still to come.
         """
         return self._direct is not None and not self._awaits_start and self._direct.can_write
 
-    def receive(self, batch: list[Event]) -> None:
-        """Write a batch without resuming a coroutine: the hot path on Dragoman's own
-        HTTP server.
-        """
-        feed = self._writer.feed
-        chunk = feed(batch[0]) if len(batch) == 1 else self._render_batch(batch)
-        if chunk and self._direct is not None:
-            self._ticks = 0
-            self._direct.write(chunk)
-
-    def _render_batch(self, batch: list[Event]) -> bytes:
+    def render(self, batch: list[Event]) -> bytes:
+        self.read_warnings(batch)
         feed = self._writer.feed
         # Nearly always a single event.
         return feed(batch[0]) if len(batch) == 1 else b"".join([feed(event) for event in batch])
 
+    def write(self, chunk: bytes) -> None:
+        if self._direct is not None:
+            self._ticks = 0
+            self._direct.write(chunk)
+
+    async def send(self, chunk: bytes) -> None:
+        if self._response_start is not None:
+            await self._send_headers()
+        if chunk:
+            # Inlined `_write`: saves a coroutine per token.
+            self._ticks = 0
+            self._is_writing = True
+            await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+            self._is_writing = False
+
     async def _stream(self) -> None:
         """Write each batch of events as one chunk."""
-        send = self._send
-        run = self._run
-        if run is not None and self._direct is not None:
-            # From now on the engine's step can write to the socket directly, while this
-            # coroutine stays suspended.
-            run.attach(self)
-        async for batch in self._batches:
-            if self._awaits_start or type(batch[-1]) is Finished:
-                self._read_warnings(batch)
-            chunk = self._render_batch(batch)
-            if self._response_start is not None:
-                await self._send_headers()
-            if chunk:
-                # Inlined `_write`: saves a coroutine per token.
-                self._ticks = 0
-                self._is_writing = True
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                self._is_writing = False
-            # Release the batch while waiting for the next.
-            del batch, chunk
+        await self._batches.deliver(self, can_write=self._direct is not None)
         comment = b": dragoman_warnings %s\n\n" % self._warnings if self._warnings else b""
         await self._write(comment + self._writer.end, more_body=False)
 
-    def _read_warnings(self, batch: list[Event]) -> None:
+    def read_warnings(self, batch: list[Event]) -> None:
         """Add the engine's warnings, which are in the `Started` event of the first
         batch and in `Finished`, to those of the call.
         """
+        if not self._awaits_start and type(batch[-1]) is not Finished:
+            return
         self._awaits_start = False
         warnings = self._engine_warnings
         for event in batch:
@@ -135,24 +116,29 @@ class GenerationResponder(Responder):
             self._response_start = msgspec.structs.replace(self._response_start, headers=headers)
 
     async def _collect(self) -> None:
-        builder = ReplyBuilder()
-        if self._run is not None:
-            self._run.attach(_BatchCollector(builder))
-        async for batch in self._batches:
-            if self._awaits_start or type(batch[-1]) is Finished:
-                self._read_warnings(batch)
-            builder.feed_all(batch)
+        collector = _ReplyCollector(self)
+        await self._batches.deliver(collector, can_write=True)
         assert self._response_start is not None
-        body = add_warnings(self._writer.render_full(builder.build()), self._warnings)
+        body = add_warnings(self._writer.render_full(collector.builder.build()), self._warnings)
         await self._send_whole(200, self._response_start.headers, body)
 
 
-class _BatchCollector:
-    """A `BatchReceiver` that collects the reply for a response that is not streamed."""
+class _ReplyCollector:
+    """A `ResponseSink` that collects the reply of a response that is not streamed."""
 
-    __slots__ = ("receive",)
+    __slots__ = ("_responder", "builder")
 
     is_ready = True
 
-    def __init__(self, builder: ReplyBuilder) -> None:
-        self.receive = builder.feed_all
+    def __init__(self, responder: GenerationResponder) -> None:
+        self._responder = responder
+        self.builder = ReplyBuilder()
+
+    def render(self, batch: list[Event]) -> bytes:
+        self._responder.read_warnings(batch)
+        self.builder.feed_all(batch)
+        return b""
+
+    def write(self, chunk: bytes) -> None: ...
+
+    async def send(self, chunk: bytes) -> None: ...

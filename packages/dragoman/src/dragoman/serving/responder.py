@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -93,10 +93,14 @@ class ResponseStart(Struct, frozen=True):
     render_error: Callable[[DragomanError], tuple[int, RawHeaders, bytes]]
 
 
+class Source(Protocol):
+    def aclose(self) -> Awaitable[object]: ...
+
+
 class Responder(ABC):
     """Sends one response in the request's task.
 
-    source: generator of the content; closed at the end.
+    source: the content; closed at the end.
     framing: end, keepalive and errors of a stream.
     response_start: headers, and the rendering of errors before them.
     monitor: its ticks send keepalives and detect clients that have stopped reading.
@@ -124,7 +128,7 @@ class Responder(ABC):
 
     def __init__(
         self,
-        source: AsyncGenerator[object],
+        source: Source,
         framing: StreamFraming,
         response_start: ResponseStart,
         monitor: StreamMonitor,

@@ -23,7 +23,9 @@ from dragoman.core.token_engine import Scheduled, TokenRequest
 from dragoman.engines.batching import BatchingEngine, EngineConfig, build_rng
 from dragoman.engines.tiny.llama import Llama
 from dragoman.engines.tiny.paged_llama import PagedLlama
-from dragoman.pipeline.request_metrics import RequestMetrics, add_timings, measure
+from dragoman.pipeline.driver import BatchStream
+from dragoman.pipeline.request_metrics import RequestMetrics
+from dragoman.pipeline.response_times import TimingsReport
 
 from ..harness import GREEDY, AllowedTokensMatcher, Client
 
@@ -81,11 +83,11 @@ async def test_prefill_time_starts_at_start_of_step() -> None:
     clock = Clock()
     stats = EngineStats()
     metrics = RequestMetrics(stats, clock)
-    timed = add_timings(measure(answer(), metrics), clock)
+    report = TimingsReport(clock)
+    timed = BatchStream(answer(), metrics, report)
     clock.now += 3.0
-    # `add_timings` counts from its own start, the admission.
     events = [event async for batch in timed for event in batch]
-    assert metrics.prefill_seconds == pytest.approx(2.0)
+    assert report.prefill_seconds == pytest.approx(2.0)
     sums = {
         name: getattr(stats, name).sum
         for name in ("queue", "prefill", "decode", "inference", "ttft")

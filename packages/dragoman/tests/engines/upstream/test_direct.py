@@ -23,7 +23,7 @@ from tests.http_client.stub_server import CHUNKED, StubServer, serve
 from tests.serving.harness import FixedClock, SequentialIds, scope
 
 from dragoman.core.capabilities import Capabilities
-from dragoman.core.engine import EventReceiver, Health
+from dragoman.core.engine import EventDelivery, Health
 from dragoman.core.events import Event, Started, TextDelta, ToolCallDelta
 from dragoman.core.request import GenerateRequest
 from dragoman.http import asgi_extensions
@@ -221,17 +221,17 @@ class DirectEngine:
         raise NotImplementedError
 
     async def generate_directly(
-        self, request: GenerateRequest, receiver: EventReceiver
+        self, request: GenerateRequest, deliver: EventDelivery
     ) -> AsyncGenerator[Event]:
         pending = list(self.events)
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
 
-        def deliver() -> None:
-            if pending and receiver.is_ready:
+        def deliver_next() -> None:
+            if pending and deliver(pending[:1]):
                 self.n_direct += 1
-                receiver.receive([pending.pop(0)])
-                loop.call_soon(deliver)
+                del pending[0]
+                loop.call_soon(deliver_next)
             else:
                 woken.set()
 
@@ -240,7 +240,7 @@ class DirectEngine:
             while pending:
                 yield pending.pop(0)
                 woken.clear()
-                loop.call_soon(deliver)
+                loop.call_soon(deliver_next)
                 await woken.wait()
             await asyncio.Event().wait()
         finally:

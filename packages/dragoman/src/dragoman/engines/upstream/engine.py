@@ -27,7 +27,7 @@ from ...core.encoder_requests import (
     TextEmbedRequest,
     TextPairs,
 )
-from ...core.engine import EventReceiver, Health
+from ...core.engine import EventDelivery, Health
 from ...core.errors import (
     DragomanError,
     EngineError,
@@ -172,12 +172,12 @@ class UpstreamEngine:
         return self._answer(request, None)
 
     def generate_directly(
-        self, request: GenerateRequest, receiver: EventReceiver
+        self, request: GenerateRequest, deliver: EventDelivery
     ) -> AsyncGenerator[Event]:
         return (
             self.generate(request)
             if request.limits.max_tokens == 0
-            else self._answer(request, receiver)
+            else self._answer(request, deliver)
         )
 
     async def count_prompt_tokens(self, request: GenerateRequest) -> int:
@@ -315,7 +315,7 @@ class UpstreamEngine:
                         pass
 
     async def _answer(
-        self, request: GenerateRequest, receiver: EventReceiver | None
+        self, request: GenerateRequest, deliver: EventDelivery | None
     ) -> AsyncGenerator[Event]:
         config = self._config
         upstream_request = _ENCODERS[config.kind.wire](
@@ -347,8 +347,8 @@ class UpstreamEngine:
                     else:
                         yield event
             else:
-                stream = EventStream(reader, response, receiver)
-                if receiver is not None:
+                stream = EventStream(reader, response, deliver)
+                if deliver is not None:
                     response.receive_directly(stream.receive)
                 is_ended = False
                 while not stream.is_done and not is_ended:

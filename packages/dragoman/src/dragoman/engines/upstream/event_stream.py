@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from ...core.engine import EventReceiver
+from ...core.engine import EventDelivery
 from ...core.events import (
     Event,
     ReasoningDelta,
@@ -74,14 +74,14 @@ class EventStream:
         None while there is none.
     """
 
-    __slots__ = ("_backlog", "_body", "_reader", "_receiver", "_sse", "failure")
+    __slots__ = ("_backlog", "_body", "_deliver", "_reader", "_sse", "failure")
 
     def __init__(
-        self, reader: StreamReader, body: BodyConsumer, receiver: EventReceiver | None
+        self, reader: StreamReader, body: BodyConsumer, deliver: EventDelivery | None
     ) -> None:
         self._reader = reader
         self._body = body
-        self._receiver = receiver
+        self._deliver = deliver
         self._sse = SseDecoder()
         self._backlog: list[Event] = []
         self.failure: Exception | None = None
@@ -116,14 +116,12 @@ class EventStream:
         return self.feed(b"\n\n")
 
     def receive(self, piece: bytes) -> bool:
-        """Pass the events of a piece to the receiver; return whether the piece was
-        consumed.
+        """Deliver the events of a piece; return whether the piece was consumed.
 
-        Only deltas are passed on directly. All other events are left for the next
-        `feed`.
+        Only deltas are delivered. All other events, and those that cannot be delivered
+        now, are left for the next `feed`.
         """
-        receiver = self._receiver
-        if receiver is None or not receiver.is_ready:
+        if self._deliver is None:
             return False
         events = self.feed(piece)
         are_deltas = (
@@ -131,13 +129,14 @@ class EventStream:
             if len(events) == 1
             else all(type(event) in _DELTAS for event in events)
         )
-        # These need the coroutine that reads the body: a callback of the transport can
-        # neither raise nor await.
-        if self._reader.is_done or self.failure is not None or not are_deltas:
+        is_left = (
+            # These need the coroutine that reads the body: a callback of the transport
+            # can neither raise nor await.
+            self._reader.is_done or self.failure is not None or not are_deltas
+        )
+        if is_left or (events and not self._deliver(events)):
             self._backlog = events
             self._body.interrupt()
-        elif events:
-            receiver.receive(events)
         return True
 
 

@@ -29,7 +29,7 @@ from ..error_envelope import OPENAI
 from ..generation_handler import build_responder
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
-from ..reply_persistence import persist_before_finish
+from ..reply_persistence import ReplyPersistence
 from ..responder import Responder
 from ..route import Route
 
@@ -62,12 +62,10 @@ async def create(http: HttpRequest) -> JsonResponse | Responder:
         )
     admitted = await admit_call(http, call, build_header(http, call))
     writer = call.writer(admitted.header)
-    batches = admitted.run.batches
     if to_store is not None and store is not None:
-        batches = persist_before_finish(
-            admitted.run, partial(_store_chat, http, store, to_store, writer, admitted.header)
-        )
-    return build_responder(http, writer, admitted, batches, stream=call.stream)
+        persist = partial(_store_chat, http, store, to_store, writer, admitted.header)
+        admitted.run.batches.add_stage(ReplyPersistence(persist))
+    return build_responder(http, writer, admitted, stream=call.stream)
 
 
 async def _store_chat(

@@ -36,7 +36,7 @@ from ..error_envelope import ANTHROPIC
 from ..generation_handler import build_responder
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
-from ..reply_persistence import persist_before_finish
+from ..reply_persistence import ReplyPersistence
 from ..request_context import build_owner_files
 from ..request_terms import build_terms
 from ..responder import Responder
@@ -60,7 +60,6 @@ async def create(http: HttpRequest) -> JsonResponse | Responder:
     """
     call, thread_request = await read_conversation(http)
     admitted = await admit_call(http, call, build_header(http, call))
-    batches = admitted.run.batches
     if thread_request is not None:
         store = _require_store(http)
         owner = http.caller.owner
@@ -75,10 +74,8 @@ async def create(http: HttpRequest) -> JsonResponse | Responder:
                 Put(Key(owner, THREAD_KIND, id), admitted.header.created, turn, parent=previous_id)
             )
 
-        batches = persist_before_finish(admitted.run, persist)
-    return build_responder(
-        http, call.writer(admitted.header), admitted, batches, stream=call.stream
-    )
+        admitted.run.batches.add_stage(ReplyPersistence(persist))
+    return build_responder(http, call.writer(admitted.header), admitted, stream=call.stream)
 
 
 async def read_conversation(http: HttpRequest) -> tuple[GenerationCall, ThreadRequest | None]:

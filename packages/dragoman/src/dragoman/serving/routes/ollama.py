@@ -73,16 +73,14 @@ async def _generate(
     admitted = await admit_call(http, call, build_header(http, call))
     # The admitted run keeps the model loaded until it ends.
     apply_keep_alive(http, slot, ollama_call.keep_alive)
+    admitted.run.batches.add_stage(timer.measure_run())
     admitted = replace(
-        admitted,
-        run=replace(admitted.run, batches=timer.measure_run(admitted.run)),
-        warnings=(*admitted.warnings, *_explain_context(ollama_call, admitted.run)),
+        admitted, warnings=(*admitted.warnings, *_explain_context(ollama_call, admitted.run))
     )
     return build_responder(
         http,
         call.writer(admitted.header),
         admitted,
-        admitted.run.batches,
         stream=call.stream,
         content_type=NDJSON,
     )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...core.engine_stats import EngineStats
 from ...dialects.ollama import (
     OllamaTimings,
 )
-from ...pipeline.admit import AdmittedRun
+from ...pipeline.driver import Stage
 from ...pipeline.model_registry import Models
-from ...pipeline.request_metrics import RequestMetrics, measure
+from ...pipeline.response_times import ResponseTimes
 from ...pipeline.served_model import ServedModel
-from ..generation_responder import EventBatches
 
 
 class AnswerTimer:
@@ -26,7 +24,7 @@ class AnswerTimer:
         self._monotonic = monotonic
         self._arrived_at = arrived_at
         self._load_seconds = 0.0
-        self._metrics: RequestMetrics | None = None
+        self._times: ResponseTimes | None = None
 
     async def load_model(self, models: Models, name: str) -> ServedModel:
         """Call `Models.load_and_find` and measure its duration."""
@@ -35,21 +33,18 @@ class AnswerTimer:
         self._load_seconds = self._monotonic() - started_at
         return model
 
-    def measure_run(self, run: AdmittedRun) -> EventBatches:
-        """Return the batches of the run; the durations are measured while they pass."""
-        # Separate counters: this one answer must not be counted twice in /metrics.
-        self._metrics = RequestMetrics(EngineStats(), self._monotonic)
-        if run.direct is not None:
-            run.direct.add_observer(self._metrics.observe_batch)
-        return measure(run.batches, self._metrics)
+    def measure_run(self) -> Stage:
+        """Return a stage of the run, which measures its durations."""
+        self._times = ResponseTimes(self._monotonic)
+        return self._times
 
     def measure(self) -> OllamaTimings:
-        metrics = self._metrics
+        times = self._times
         return OllamaTimings(
             total=_to_nanoseconds(self._monotonic() - self._arrived_at),
             load=_to_nanoseconds(self._load_seconds),
-            prompt_eval=0 if metrics is None else _to_nanoseconds(metrics.prefill_seconds),
-            eval=0 if metrics is None else _to_nanoseconds(metrics.decode_seconds),
+            prompt_eval=0 if times is None else _to_nanoseconds(times.prefill_seconds),
+            eval=0 if times is None else _to_nanoseconds(times.decode_seconds),
         )
 
 

@@ -354,7 +354,7 @@ class _BackgroundRun:
         writer = self._turn.writer
         builder = ReplyBuilder()
         # Closing the batches cancels the generation, also if an event cannot be stored.
-        async with aclosing(self._turn.admitted.run.batches) as batches:
+        async with aclosing(self._turn.batches) as batches:
             async for batch in batches:
                 for event in batch:
                     builder.feed(event)

@@ -61,9 +61,8 @@ async def create(
     responses_call = await read_call(http, read)
     if not responses_call.background:
         turn = await open_turn(http, responses_call, conversation_locks)
-        return build_responder(
-            http, turn.writer, turn.admitted, turn.batches, stream=responses_call.call.stream
-        )
+        turn.store_at_end(keeps_history=False)
+        return build_responder(http, turn.writer, turn.admitted, stream=responses_call.call.stream)
     if background is None:
         raise Unsupported(
             "'background' is not supported here: this server has no store (--store none).",
@@ -133,7 +132,7 @@ async def compact(http: HttpRequest) -> JsonResponse | Responder:
     admitted = await admit_call(http, responses_call.call, header)
     items = (*history.items, *render_own_items(responses_call, header.id))
     writer = responses_call.create_compacted_writer(header, items)
-    return build_responder(http, writer, admitted, admitted.run.batches, stream=False)
+    return build_responder(http, writer, admitted, stream=False)
 
 
 async def read_call_with_history(http: HttpRequest) -> GenerationCall:

@@ -6,7 +6,6 @@ Order: request -> history and references -> admission -> events -> store -> last
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from functools import cached_property
 
 import anyio.to_thread
@@ -21,11 +20,11 @@ from ....dialects.interfaces import Header
 from ....dialects.responses import ResponsesCall, ResponsesWriter, assign_ids
 from ....dialects.responses.input_items import read_item_id, read_stored_items
 from ....dialects.responses.stored_response import StoredResponse, to_raw
+from ....pipeline.driver import BatchStream
 from ....store import Append, Change, CommitConflict, Item, Key, Put, Store
 from ...call_admission import AdmittedCall, admit_call, build_header
 from ...call_reading import LARGE_BODY
-from ...generation_responder import EventBatches
-from ...reply_persistence import persist_before_finish
+from ...reply_persistence import ReplyPersistence
 from ...request_context import RequestContext
 from ...responder import log, wrap_unexpected_error
 from .conversation_locks import ConversationLock, ConversationLocks
@@ -44,13 +43,9 @@ class ResponseTurn:
     """A response turn. `batches` can be iterated once; closing it cancels the
     generation.
 
-    If the response is stored, that happens before its last event, or after a failure
-    that follows the first event.
-
     history: the history that the turn continues.
     response_store: None if the response is not stored.
     conversation_lock: released at the end of the turn.
-    keeps_history: whether `next_history` will be read.
     """
 
     def __init__(
@@ -60,15 +55,12 @@ class ResponseTurn:
         admitted: AdmittedCall,
         response_store: ResponseStore | None,
         conversation_lock: ConversationLock | None = None,
-        *,
-        keeps_history: bool = False,
     ) -> None:
         self.responses_call = responses_call
         self.history = history
         self.admitted = admitted
         self.response_store = response_store
         self._conversation_lock = conversation_lock
-        self._keeps_history = keeps_history
         self.writer: ResponsesWriter = responses_call.create_writer(admitted.header)
         self._completed: StoredResponse | None = None
         self._sampled_ids: tuple[int, ...] = ()
@@ -78,15 +70,18 @@ class ResponseTurn:
         return self.admitted.header
 
     @property
-    def batches(self) -> EventBatches:
-        if (
-            self.response_store is None
-            and self._conversation_lock is None
-            and not self._keeps_history
-        ):
-            # Nothing needs the complete response, so it need not be collected.
-            return self.admitted.run.batches
-        return self._iterate_batches()
+    def batches(self) -> BatchStream:
+        return self.admitted.run.batches
+
+    def store_at_end(self, *, keeps_history: bool) -> None:
+        """Store the response before its last event, or after a failure that follows the
+        first event.
+
+        keeps_history: whether `next_history` will be read.
+        """
+        # Otherwise nothing needs the complete response, so it need not be collected.
+        if self.response_store is not None or self._conversation_lock is not None or keeps_history:
+            self.batches.add_stage(_TurnEnd(self))
 
     @cached_property
     def _own_items(self) -> tuple[bytes, ...]:
@@ -125,23 +120,8 @@ class ResponseTurn:
             sampled_ids=self._sampled_ids,
         )
 
-    async def _iterate_batches(self) -> EventBatches:
-        async with aclosing(persist_before_finish(self.admitted.run, self._store)) as batches:
-            try:
-                async for batch in batches:
-                    yield batch
-            except DragomanError as error:
-                await self._store_failure(error)
-                raise
-            except Exception as error:
-                failure = wrap_unexpected_error(error)
-                await self._store_failure(failure)
-                raise failure from error
-            finally:
-                if self._conversation_lock is not None:
-                    self._conversation_lock.release()
-
-    async def _store(self, reply: Reply) -> None:
+    async def store(self, reply: Reply) -> None:
+        """Store the complete response."""
         self.record_sampled_ids(reply)
         stored = self.build_stored(self.writer.render_full(reply))
         if self.response_store is not None:
@@ -158,7 +138,7 @@ class ResponseTurn:
             () if prompt_ids is None else (*prompt_ids, *(token.id for token in tokens))
         )
 
-    async def _store_failure(self, error: DragomanError) -> None:
+    async def store_failure(self, error: DragomanError) -> None:
         """Store a failed response. A failure before the first event is an HTTP error,
         without a response to store.
         """
@@ -172,6 +152,28 @@ class ResponseTurn:
             # The client gets the error of the response itself; this one is only logged,
             # for the operator.
             log.warning("a failed response could not be stored")
+
+    def release_conversation(self) -> None:
+        if self._conversation_lock is not None:
+            self._conversation_lock.release()
+
+
+class _TurnEnd(ReplyPersistence):
+    """Stores the response of a turn, complete or failed, and ends the turn."""
+
+    __slots__ = ("_turn",)
+
+    def __init__(self, turn: ResponseTurn) -> None:
+        super().__init__(turn.store)
+        self._turn = turn
+
+    async def fail(self, error: Exception) -> Exception:
+        failure = error if isinstance(error, DragomanError) else wrap_unexpected_error(error)
+        await self._turn.store_failure(failure)
+        return failure
+
+    def close(self, _: BaseException | None, /) -> None:
+        self._turn.release_conversation()
 
 
 class ResponseStore:
@@ -238,12 +240,10 @@ async def open_turn(
     conversation_locks: ConversationLocks,
     *,
     local_history: ResponseHistory | None = None,
-    keeps_history: bool = False,
 ) -> ResponseTurn:
     """Load the history and admit the call; return the turn, ready to iterate.
 
     local_history: the last turn on this WebSocket.
-    keeps_history: as in `ResponseTurn`.
 
     Raises:
         RequestError: the request is invalid.
@@ -284,7 +284,6 @@ async def open_turn(
             await admit_call(context, responses_call.call, header),
             response_store,
             conversation_lock,
-            keeps_history=keeps_history,
         )
     # Also after a disconnect, which cancels the task: otherwise the conversation would
     # stay locked.

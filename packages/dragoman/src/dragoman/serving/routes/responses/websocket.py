@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 from msgspec.structs import replace
 from starlette.types import Message, Receive, Scope, Send
@@ -23,6 +23,7 @@ from ....dialects.responses.websocket_frames import (
     render_error_frame,
     split_frames,
 )
+from ....pipeline.driver import Stage
 from ...access_policy import AccessPolicy
 from ...auth import Access
 from ...call_admission import AdmittedCall
@@ -31,7 +32,7 @@ from ...disconnect import ignore_disconnect
 from ...endpoint import format_address
 from ...error_envelope import RESPONSES
 from ...generation_handler import find_header_timeout
-from ...generation_responder import EventBatches, GenerationResponder
+from ...generation_responder import GenerationResponder
 from ...http_request import HttpRequest, build_http_request
 from ...responder import RawHeaders, wrap_unexpected_error
 from ...service import Service, restrict_service
@@ -302,13 +303,12 @@ class WebSocketSession:
             client_frame.call,
             self._conversation_locks,
             local_history=self._history,
-            keeps_history=True,
         )
         # `generate: false` only fills the prefix cache for the next turn, as OpenAI's
         # WebSocket mode describes it.
         if not client_frame.generate:
-            run = replace(turn.admitted.run, batches=_report_stop(turn.admitted.run.batches))
-            turn.admitted = replace(turn.admitted, run=run)
+            turn.batches.add_stage(_StopReport())
+        turn.store_at_end(keeps_history=True)
         return turn
 
     def _on_disconnect(self, callback: Callable[[], object] | None, /) -> None:
@@ -383,18 +383,18 @@ class _FrameSender:
                 await self._send_frame(frame)
 
 
-async def _report_stop(batches: EventBatches) -> AsyncGenerator[list[Event]]:
-    """Report `stop` instead of a length limit: with `generate: false` the empty output
+class _StopReport(Stage):
+    """Reports `stop` instead of a length limit: with `generate: false` the empty output
     is not truncated.
     """
-    async with aclosing(batches):
-        async for batch in batches:
-            yield [
-                replace(event, reason=FinishReason.STOP)
-                if isinstance(event, ChoiceFinished)
-                else event
-                for event in batch
-            ]
+
+    __slots__ = ()
+
+    def feed(self, batch: list[Event]) -> list[Event]:
+        return [
+            replace(event, reason=FinishReason.STOP) if isinstance(event, ChoiceFinished) else event
+            for event in batch
+        ]
 
 
 def _find_retry_after(headers: RawHeaders) -> str | None:

@@ -1,0 +1,405 @@
+"""The driver of a response, which decides when its events pass through its stages.
+
+    engine -> run -> stage -> ... -> stage -> sink
+
+All work on events is synchronous and written once: a run turns an engine's output into
+a batch of events, a stage takes a batch and returns one, and the sink renders it.
+
+The driver calls them in one of two ways. While the response's task waits for the engine
+and the client keeps up, they are called in the engine's delivery, so that a token costs
+no future and no resumed coroutine. Otherwise the task is resumed, and waits for the
+client before it takes the next output: for slow readers, other ASGI servers and several
+prompts, and for the start and the end of every response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from ..core.errors import EngineError
+from ..core.event_grammar import ProtocolError
+from ..core.events import Event, Finished
+from ..core.token_engine import Ended, Failed, Sampled, Scheduled, TokenOutput
+from .engine_calls import EngineCall, close_stream
+from .engine_progress import Progress
+from .engine_timeout import limit_time
+from .event_run import EventRun
+from .output_queue import DeliveryRounds, OutputQueue
+from .token_run import TokenRun
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Batches = AsyncGenerator[list[Event]]
+Feed = Callable[[list[Event]], list[Event]]
+
+_OUTPUTS_WITHOUT_ERROR: frozenset[type[TokenOutput]] = frozenset({Scheduled, Sampled, Ended})
+"""The types of the last output in a delivery that needs no task: none of them can raise
+an error.
+"""
+
+
+class Stage:
+    """A step that every batch of a response passes through. Subclasses override what
+    they need.
+    """
+
+    __slots__ = ()
+
+    def begin(self) -> None:
+        """Called before the first batch is requested; never for a call that is rejected
+        earlier.
+        """
+
+    def feed(self, batch: list[Event]) -> list[Event]:
+        """Take a batch, and return what the next stage gets; nothing for an empty list."""
+        return batch
+
+    async def finish(self) -> None:
+        """Complete the response, after `Finished` was fed and before the client gets it.
+
+        Raises the error with which the response fails instead.
+        """
+
+    async def fail(self, error: Exception) -> Exception:
+        """Handle the failure of the response; return the error for the client."""
+        return error
+
+    def close(self, error: BaseException | None, /) -> None:
+        """Release everything; called once, also if the response has never begun.
+
+        error: what ended the response: None if it is complete, GeneratorExit or
+            CancelledError if it was cancelled.
+        """
+
+
+class ResponseSink(Protocol):
+    """The end of the stages, which sends a response to its client."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `write` may be called now."""
+        ...
+
+    def render(self, batch: list[Event]) -> bytes: ...
+
+    def write(self, chunk: bytes) -> None:
+        """Send a chunk that is not empty, without waiting."""
+        ...
+
+    async def send(self, chunk: bytes) -> None:
+        """Send a chunk, which may be empty, and wait until the client takes more."""
+        ...
+
+
+class BatchStream:
+    """The batches of a response after its stages.
+
+    Iterate it, or pass it to a sink; either may be done once. Closing it cancels the
+    response. Its stages are closed when it ends, is closed, or is garbage-collected: an
+    async generator function would not do that before its first step.
+    """
+
+    __slots__ = ("_batches", "_has_begun", "_source", "_stages")
+
+    def __init__(self, source: TokenSource | EventSource | Batches, *stages: Stage) -> None:
+        is_engine = isinstance(source, TokenSource | EventSource)
+        self._source = source if is_engine else None
+        self._batches = source.iterate() if is_engine else source
+        self._stages = stages
+        self._has_begun = False
+
+    def add_stage(self, stage: Stage) -> None:
+        """Add a stage after all others, before the first batch is requested."""
+        assert not self._has_begun
+        self._stages += (stage,)
+
+    def limit_time(self, seconds: float) -> None:
+        """End the response with EngineTimeout, `seconds` after its first batch was
+        requested.
+        """
+        self._batches = limit_time(self._batches, seconds)
+
+    async def deliver(self, sink: ResponseSink, *, can_write: bool) -> None:
+        """Pass all batches to the sink.
+
+        can_write: whether the sink can ever be ready.
+        """
+        if self._source is not None and can_write:
+            self._source.attach(sink, self._feed)
+        while True:
+            try:
+                # Without a variable, so that no chunk is held while the next is awaited.
+                await sink.send(await self._advance(sink.render))
+            except StopAsyncIteration:
+                return
+
+    def __aiter__(self) -> BatchStream:
+        return self
+
+    def __anext__(self) -> Coroutine[Any, Any, list[Event]]:
+        return self._advance(_keep)
+
+    async def aclose(self) -> None:
+        await self._close(GeneratorExit())
+
+    def __del__(self) -> None:
+        self._release(GeneratorExit())
+
+    async def _advance(self, render: Callable[[list[Event]], T]) -> T:
+        """Request the next batch, and return it rendered."""
+        try:
+            if not self._has_begun:
+                self._has_begun = True
+                for stage in self._stages:
+                    stage.begin()
+            while not (batch := self._feed(await self._batches.__anext__())):
+                pass
+            if type(batch[-1]) is Finished:
+                for stage in self._stages:
+                    await stage.finish()
+            return render(batch)
+        except BaseException as error:
+            failure = await self._end(error)
+            if failure is error:
+                raise
+            raise failure from error
+
+    def _feed(self, batch: list[Event]) -> list[Event]:
+        for stage in self._stages:
+            batch = stage.feed(batch)
+        return batch
+
+    async def _end(self, error: BaseException) -> BaseException:
+        """End the response; return the exception to raise."""
+        failure = error
+        try:
+            if isinstance(failure, Exception) and not isinstance(failure, StopAsyncIteration):
+                for stage in self._stages:
+                    failure = await stage.fail(failure)
+        finally:
+            await self._close(None if isinstance(failure, StopAsyncIteration) else failure)
+        return failure
+
+    async def _close(self, error: BaseException | None) -> None:
+        try:
+            # The stages keep the model loaded until the engine has ended the request.
+            await self._batches.aclose()
+        finally:
+            self._release(error)
+
+    def _release(self, error: BaseException | None) -> None:
+        stages = self._stages
+        self._stages = ()
+        for stage in stages:
+            try:
+                stage.close(error)
+            except Exception:
+                # The others hold a model or count the call.
+                log.exception("a stage of a response failed to close")
+
+
+def _keep(batch: list[Event]) -> list[Event]:
+    return batch
+
+
+class _Source:
+    """The engine's side of the driver."""
+
+    __slots__ = ("_failure", "_feed", "_progress", "_sink")
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._sink: ResponseSink | None = None
+        self._feed: Feed = _keep
+        self._failure: Exception | None = None
+
+    def attach(self, sink: ResponseSink, feed: Feed) -> None:
+        """Pass batches through `feed` to the sink whenever it is ready."""
+        self._sink = sink
+        self._feed = feed
+
+
+class TokenSource(_Source):
+    """Waits for a token engine's outputs, and feeds them to their run."""
+
+    __slots__ = ("_queue", "_rounds", "_run")
+
+    def __init__(self, run: TokenRun, progress: Progress, rounds: DeliveryRounds) -> None:
+        super().__init__(progress)
+        self._run = run
+        self._rounds = rounds
+        self._queue: OutputQueue[TokenOutput] = OutputQueue()
+
+    async def iterate(self) -> Batches:
+        """Yield the batches of the response. Closing the generator aborts every
+        sequence.
+        """
+        run = self._run
+        queue = self._queue
+        progress = self._progress
+        place = run.queue_ticket.enqueue()
+        # After `enqueue`, which may raise: then there is nothing to end.
+        progress.begin(self._fail)
+        try:
+            await place.wait_for_turn()
+            with EngineCall():
+                run.submit(queue.put, place)
+            while not run.has_ended:
+                await queue.wait_for_items()
+                if self._failure is not None:
+                    raise self._failure
+                progress.events += 1
+                batch = run.feed(queue.take_all())
+                if batch:
+                    yield batch
+                # Release this batch before waiting for the next one.
+                del batch
+                if run.failure is not None:
+                    raise run.failure
+            yield [run.build_finished()]
+        finally:
+            self._sink = None
+            run.abort()
+            progress.end(self._fail)
+            place.leave(run.n_sampled)
+            # Called after `leave`, which would end the fast rejections that `mark_full`
+            # begins.
+            if run.queue_was_full:
+                run.queue_ticket.queue.mark_full()
+
+    def attach(self, sink: ResponseSink, feed: Feed) -> None:
+        super().attach(sink, feed)
+        self._queue.notify(self._rounds, self._deliver)
+
+    def _deliver(self) -> None:
+        queue = self._queue
+        sink = self._sink
+        outputs = (
+            queue.take_awaited(_OUTPUTS_WITHOUT_ERROR)
+            if sink is not None and sink.is_ready
+            else None
+        )
+        if not outputs or sink is None:
+            queue.wake()
+            return
+        run = self._run
+        try:
+            self._progress.events += 1
+            batch = run.feed(outputs)
+            if batch and (batch := self._feed(batch)) and (chunk := sink.render(batch)):
+                sink.write(chunk)
+        # The error concerns this response only, and must not fail the engine's step.
+        except Exception as error:
+            self._failure = error
+        if run.has_ended or run.failure is not None or self._failure is not None:
+            queue.wake()
+
+    def _fail(self, error: EngineError) -> None:
+        # Through the queue, so that output that arrived before the failure is sent
+        # before the error.
+        self._queue.put(Failed(self._run.id, error.message))
+
+
+class EventSource(_Source):
+    """Waits for an event engine's events, and feeds them to their run."""
+
+    __slots__ = ("_run", "_wait")
+
+    def __init__(self, run: EventRun, progress: Progress) -> None:
+        super().__init__(progress)
+        self._run = run
+        self._wait: asyncio.Timeout | None = None
+
+    async def iterate(self) -> Batches:
+        """Yield the batches of the response. Closing the generator closes the engine's
+        stream.
+        """
+        run = self._run
+        progress = self._progress
+        place = run.queue_ticket.enqueue()
+        progress.begin(self._fail)
+        events: AsyncGenerator[Event] | None = None
+        try:
+            await place.wait_for_turn()
+            with EngineCall():
+                events = run.submit(None if self._sink is None else self._deliver, place)
+            while not run.has_ended:
+                event = await self._next_event(events)
+                if run.has_ended:
+                    break
+                progress.events += 1
+                batch = run.feed(event)
+                if batch:
+                    yield batch
+            yield [run.build_finished()]
+        finally:
+            self._sink = None
+            progress.end(self._fail)
+            try:
+                if events is not None:
+                    await close_stream(events)
+            finally:
+                # The engine works on the request until its stream is closed.
+                place.leave(run.n_tokens)
+
+    def _deliver(self, events: list[Event]) -> bool:
+        """Implements `EventDelivery`."""
+        run = self._run
+        sink = self._sink
+        if sink is None or not sink.is_ready or self._failure is not None or run.has_ended:
+            return False
+        self._progress.events += 1
+        try:
+            batch: list[Event] = []
+            for event in events:
+                batch += run.feed(event)
+                if run.has_ended:
+                    # The consumer yields the end, and closes the engine's stream.
+                    break
+            if batch and (batch := self._feed(batch)) and (chunk := sink.render(batch)):
+                sink.write(chunk)
+        # The error concerns this response only, and must not fail the connection that
+        # the events came from.
+        except Exception as error:
+            self._failure = error
+        if run.has_ended or self._failure is not None:
+            self._wake()
+        return True
+
+    async def _next_event(self, events: AsyncGenerator[Event]) -> Event | None:
+        """Wait for the engine's next event. The result is meaningless if a delivery has
+        ended the response meanwhile.
+
+        Raises the engine's error, or that of a delivery.
+        """
+        event: Event | None = None
+        try:
+            # Without a limit: `_wake` lets it expire.
+            async with asyncio.timeout(None) as self._wait:
+                with EngineCall():
+                    event = await anext(events)
+        except Exception as error:
+            if self._failure is None and not self._run.has_ended:
+                if isinstance(error, StopAsyncIteration):
+                    raise ProtocolError("the engine's stream ended without Finished") from error
+                raise
+        finally:
+            self._wait = None
+        if self._failure is not None:
+            raise self._failure
+        return event
+
+    def _wake(self) -> None:
+        """End the wait for the engine's next event, if there is one."""
+        if self._wait is not None and not self._wait.expired():
+            self._wait.reschedule(asyncio.get_running_loop().time())
+
+    def _fail(self, error: EngineError) -> None:
+        if self._failure is None and not self._run.has_ended:
+            self._failure = error
+            self._wake()
