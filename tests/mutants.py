@@ -1927,16 +1927,15 @@ MUTANTS = (
     Mutant(
         "an error of one response's pipeline during direct delivery is lost",
         "packages/dragoman/src/dragoman/pipeline/driver.py",
-        "            self._failure = error\n        if run.has_ended or run.failure",
-        "            del error\n        if run.has_ended or run.failure",
+        "        except Exception as error:\n            self._failure = error\n        if run",
+        "        except Exception:\n            pass\n        if run",
         (DIRECT,),
     ),
     Mutant(
         "the stored response lacks the tokens that were delivered directly",
         "packages/dragoman/src/dragoman/pipeline/driver.py",
-        "self._progress.events += 1\n            batch = run.feed(outputs)\n            if batch and "
-        "(batch := self._feed(batch)) and (",
-        "self._progress.events += 1\n            batch = run.feed(outputs)\n            if batch and (",
+        "            if batch and (batch := self._feed(batch)) and (chunk",
+        "            if batch and (chunk",
         (DIRECT,),
     ),
     Mutant(

@@ -26,6 +26,7 @@ from dragoman.launch import build_models
 from dragoman.pipeline.admit import admit
 from dragoman.pipeline.driver import BatchStream, Stage
 from dragoman.pipeline.engine_backends import TokenBackend
+from dragoman.pipeline.response_times import TimingsReport
 from dragoman.pipeline.served_model import ServedModel
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
@@ -214,6 +215,17 @@ async def test_token_run_stages_same_for_any_client(
     assert stage.calls == ["begin", *kinds, "finish"]
     assert stage.closed_with == [None]
     assert bool(sink.written) is (is_ready and can_write)
+
+
+async def test_stages_after_holding_stage_get_no_empty_batch() -> None:
+    class Dropping(Stage):
+        def feed(self, batch: list[Event]) -> list[Event]:
+            return [event for event in batch if not isinstance(event, TextDelta)]
+
+    stage = RecordingStage()
+    batches = BatchStream(stream(*ANSWER), Dropping(), TimingsReport(lambda: 0.0), stage)
+    assert [len(batch) async for batch in batches] == [1, 1, 1]
+    assert "TextDelta" not in stage.calls
 
 
 async def test_stage_close_failure_still_closes_others(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import msgspec
 from msgspec import Struct
@@ -15,7 +16,6 @@ from .driver import BatchStream, EventSource, Stage, TokenSource
 from .engine_backends import TokenBackend
 from .event_run import EventRun
 from .merge import merge_choices, merge_prompts
-from .model_lease import Lease
 from .request_metrics import ModelMetrics, RequestMetrics
 from .request_preparation import NO_IDS, Job, TokenJob, prepare_job
 from .served_model import ServedModel
@@ -85,8 +85,7 @@ async def admit(
                 for prompt in zip(jobs, requests, request_metrics, strict=True)
             ]
         )
-        if terms.timeout is not None:
-            batches.limit_time(terms.timeout)
+        batches.timeout = terms.timeout
         if model.usage_guard is not None:
             batches.add_stage(Lease(model.usage_guard))
     is_admitted = isinstance(model.backend, TokenBackend)
@@ -94,6 +93,19 @@ async def admit(
         model.backend.tokenizer.control_ids if isinstance(model.backend, TokenBackend) else NO_IDS
     )
     return AdmittedRun(batches, tuple(warnings), is_admitted, control_ids, tuple(jobs))
+
+
+class Lease(Stage):
+    """Prevents a model from being unloaded until the response ends."""
+
+    __slots__ = ("_usage_guard",)
+
+    def __init__(self, usage_guard: AbstractContextManager[None]) -> None:
+        self._usage_guard = usage_guard
+        usage_guard.__enter__()
+
+    def close(self, _: BaseException | None, /) -> None:
+        self._usage_guard.__exit__(None, None, None)
 
 
 def _build_stream(
@@ -106,13 +118,11 @@ def _build_stream(
         one_choice = msgspec.structs.replace(
             job, request=msgspec.structs.replace(job.request, choices=1)
         )
-        stream = BatchStream(
-            merge_choices(
-                [
-                    BatchStream(EventSource(EventRun(one_choice), model.progress))
-                    for _ in range(job.request.choices)
-                ]
-            )
+        stream = merge_choices(
+            [
+                BatchStream(EventSource(EventRun(one_choice), model.progress))
+                for _ in range(job.request.choices)
+            ]
         )
     else:
         stream = BatchStream(EventSource(EventRun(job), model.progress))

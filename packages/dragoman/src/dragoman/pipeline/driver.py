@@ -16,23 +16,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from typing import Any, Generic, Protocol, TypeVar
 
-from ..core.errors import EngineError
+from ..core.errors import DragomanError, EngineError
 from ..core.event_grammar import ProtocolError
 from ..core.events import Event, Finished
 from ..core.token_engine import Ended, Failed, Sampled, Scheduled, TokenOutput
 from .engine_calls import EngineCall, close_stream
 from .engine_progress import Progress
-from .engine_timeout import limit_time
+from .engine_timeout import limit_call_time
 from .event_run import EventRun
 from .output_queue import DeliveryRounds, OutputQueue
+from .request_queue import QueuedRequest, QueueTicket
 from .token_run import TokenRun
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+OutputT = TypeVar("OutputT")
 
 Batches = AsyncGenerator[list[Event]]
 Feed = Callable[[list[Event]], list[Event]]
@@ -102,9 +105,12 @@ class BatchStream:
     Iterate it, or pass it to a sink; either may be done once. Closing it cancels the
     response. Its stages are closed when it ends, is closed, or is garbage-collected: an
     async generator function would not do that before its first step.
+
+    timeout: seconds from the request for the first batch until the response fails with
+        EngineTimeout; None for no limit.
     """
 
-    __slots__ = ("_batches", "_has_begun", "_source", "_stages")
+    __slots__ = ("_batches", "_deadline", "_has_begun", "_source", "_stages", "timeout")
 
     def __init__(self, source: TokenSource | EventSource | Batches, *stages: Stage) -> None:
         is_engine = isinstance(source, TokenSource | EventSource)
@@ -112,17 +118,13 @@ class BatchStream:
         self._batches = source.iterate() if is_engine else source
         self._stages = stages
         self._has_begun = False
+        self.timeout: float | None = None
+        self._deadline = 0.0
 
     def add_stage(self, stage: Stage) -> None:
         """Add a stage after all others, before the first batch is requested."""
         assert not self._has_begun
         self._stages += (stage,)
-
-    def limit_time(self, seconds: float) -> None:
-        """End the response with EngineTimeout, `seconds` after its first batch was
-        requested.
-        """
-        self._batches = limit_time(self._batches, seconds)
 
     async def deliver(self, sink: ResponseSink, *, can_write: bool) -> None:
         """Pass all batches to the sink.
@@ -154,11 +156,13 @@ class BatchStream:
         """Request the next batch, and return it rendered."""
         try:
             if not self._has_begun:
-                self._has_begun = True
-                for stage in self._stages:
-                    stage.begin()
-            while not (batch := self._feed(await self._batches.__anext__())):
-                pass
+                self._begin()
+            batch: list[Event] = []
+            while not batch:
+                request = self._batches.__anext__()
+                if self.timeout is not None:
+                    request = limit_call_time(request, self.timeout, self._deadline)
+                batch = self._feed(await request)
             if type(batch[-1]) is Finished:
                 for stage in self._stages:
                     await stage.finish()
@@ -169,9 +173,18 @@ class BatchStream:
                 raise
             raise failure from error
 
+    def _begin(self) -> None:
+        self._has_begun = True
+        if self.timeout is not None:
+            self._deadline = asyncio.get_running_loop().time() + self.timeout
+        for stage in self._stages:
+            stage.begin()
+
     def _feed(self, batch: list[Event]) -> list[Event]:
         for stage in self._stages:
             batch = stage.feed(batch)
+            if not batch:
+                break
         return batch
 
     async def _end(self, error: BaseException) -> BaseException:
@@ -207,40 +220,49 @@ def _keep(batch: list[Event]) -> list[Event]:
     return batch
 
 
-class _Source:
-    """The engine's side of the driver."""
+class Run(Protocol[OutputT]):
+    """One prompt's response: an engine's output in, batches of events out.
 
-    __slots__ = ("_failure", "_feed", "_progress", "_sink")
+    queue_ticket: its place in the queue, before it is taken.
+    queue_was_full: whether the engine has rejected it because its own queue was full.
+    has_ended: whether all choices are finished.
+    failure: the error that ends the response after the events of `feed`.
+    """
 
-    def __init__(self, progress: Progress) -> None:
+    queue_ticket: QueueTicket
+    queue_was_full: bool
+    has_ended: bool
+    failure: DragomanError | None
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of tokens that the engine has generated."""
+        ...
+
+    def feed(self, outputs: list[OutputT], /) -> list[Event]: ...
+
+    def build_finished(self) -> Finished:
+        """Return the end of the response, with its counts."""
+        ...
+
+
+class _Source(ABC, Generic[OutputT]):
+    """Waits for an engine's output, and feeds it to its run."""
+
+    __slots__ = ("_failure", "_feed", "_progress", "_run", "_sink")
+
+    def __init__(self, run: Run[OutputT], progress: Progress) -> None:
+        self._run = run
         self._progress = progress
         self._sink: ResponseSink | None = None
         self._feed: Feed = _keep
         self._failure: Exception | None = None
 
-    def attach(self, sink: ResponseSink, feed: Feed) -> None:
-        """Pass batches through `feed` to the sink whenever it is ready."""
-        self._sink = sink
-        self._feed = feed
-
-
-class TokenSource(_Source):
-    """Waits for a token engine's outputs, and feeds them to their run."""
-
-    __slots__ = ("_queue", "_rounds", "_run")
-
-    def __init__(self, run: TokenRun, progress: Progress, rounds: DeliveryRounds) -> None:
-        super().__init__(progress)
-        self._run = run
-        self._rounds = rounds
-        self._queue: OutputQueue[TokenOutput] = OutputQueue()
-
     async def iterate(self) -> Batches:
-        """Yield the batches of the response. Closing the generator aborts every
-        sequence.
+        """Yield the batches of the response. Closing the generator ends the engine's
+        work.
         """
         run = self._run
-        queue = self._queue
         progress = self._progress
         place = run.queue_ticket.enqueue()
         # After `enqueue`, which may raise: then there is nothing to end.
@@ -248,13 +270,13 @@ class TokenSource(_Source):
         try:
             await place.wait_for_turn()
             with EngineCall():
-                run.submit(queue.put, place)
+                self._submit(place)
             while not run.has_ended:
-                await queue.wait_for_items()
+                await self._wait()
                 if self._failure is not None:
                     raise self._failure
                 progress.events += 1
-                batch = run.feed(queue.take_all())
+                batch = run.feed(self._take())
                 if batch:
                     yield batch
                 # Release this batch before waiting for the next one.
@@ -264,142 +286,164 @@ class TokenSource(_Source):
             yield [run.build_finished()]
         finally:
             self._sink = None
-            run.abort()
             progress.end(self._fail)
-            place.leave(run.n_sampled)
-            # Called after `leave`, which would end the fast rejections that `mark_full`
-            # begins.
-            if run.queue_was_full:
-                run.queue_ticket.queue.mark_full()
+            try:
+                await self._close()
+            finally:
+                # The engine works on the request until it is closed.
+                place.leave(run.n_tokens)
+                # Called after `leave`, which would end the fast rejections that
+                # `mark_full` begins.
+                if run.queue_was_full:
+                    run.queue_ticket.queue.mark_full()
+
+    def attach(self, sink: ResponseSink, feed: Feed) -> None:
+        """Pass batches through `feed` to the sink whenever it is ready."""
+        self._sink = sink
+        self._feed = feed
+
+    def _pass_on(self, sink: ResponseSink, outputs: list[OutputT]) -> None:
+        """Pass the output of a delivery on to the client. Does not raise: an error
+        concerns this response only, not the engine's step or connection.
+        """
+        run = self._run
+        self._progress.events += 1
+        try:
+            batch = run.feed(outputs)
+            if batch and (batch := self._feed(batch)) and (chunk := sink.render(batch)):
+                sink.write(chunk)
+        except Exception as error:
+            self._failure = error
+        if run.has_ended or run.failure is not None or self._failure is not None:
+            self._wake()
+
+    @abstractmethod
+    def _submit(self, place: QueuedRequest) -> None:
+        """Submit the request to the engine. Raises the engine's error."""
+
+    @abstractmethod
+    def _wait(self) -> Awaitable[None]:
+        """Wait for output, or for `_wake`. Raises the engine's error."""
+
+    @abstractmethod
+    def _take(self) -> list[OutputT]:
+        """Take the output that has arrived; may be empty."""
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """End the wait for output, if there is one."""
+
+    @abstractmethod
+    def _fail(self, error: EngineError) -> None:
+        """End the response with an error, after the output that has arrived."""
+
+    @abstractmethod
+    async def _close(self) -> None:
+        """End the engine's work."""
+
+
+class TokenSource(_Source[TokenOutput]):
+    """The source of a token engine's outputs, which arrive in a queue."""
+
+    __slots__ = ("_queue", "_rounds", "_token_run")
+
+    def __init__(self, run: TokenRun, progress: Progress, rounds: DeliveryRounds) -> None:
+        super().__init__(run, progress)
+        self._token_run = run
+        self._rounds = rounds
+        self._queue: OutputQueue[TokenOutput] = OutputQueue()
 
     def attach(self, sink: ResponseSink, feed: Feed) -> None:
         super().attach(sink, feed)
         self._queue.notify(self._rounds, self._deliver)
 
     def _deliver(self) -> None:
-        queue = self._queue
         sink = self._sink
         outputs = (
-            queue.take_awaited(_OUTPUTS_WITHOUT_ERROR)
+            self._queue.take_awaited(_OUTPUTS_WITHOUT_ERROR)
             if sink is not None and sink.is_ready
             else None
         )
-        if not outputs or sink is None:
-            queue.wake()
-            return
-        run = self._run
-        try:
-            self._progress.events += 1
-            batch = run.feed(outputs)
-            if batch and (batch := self._feed(batch)) and (chunk := sink.render(batch)):
-                sink.write(chunk)
-        # The error concerns this response only, and must not fail the engine's step.
-        except Exception as error:
-            self._failure = error
-        if run.has_ended or run.failure is not None or self._failure is not None:
-            queue.wake()
+        if outputs and sink is not None:
+            self._pass_on(sink, outputs)
+        else:
+            self._queue.wake()
+
+    def _submit(self, place: QueuedRequest) -> None:
+        self._token_run.submit(self._queue.put, place)
+
+    def _wait(self) -> Awaitable[None]:
+        return self._queue.wait_for_items()
+
+    def _take(self) -> list[TokenOutput]:
+        return self._queue.take_all()
+
+    def _wake(self) -> None:
+        self._queue.wake()
 
     def _fail(self, error: EngineError) -> None:
         # Through the queue, so that output that arrived before the failure is sent
         # before the error.
-        self._queue.put(Failed(self._run.id, error.message))
+        self._queue.put(Failed(self._token_run.id, error.message))
+
+    async def _close(self) -> None:
+        self._token_run.abort()
 
 
-class EventSource(_Source):
-    """Waits for an event engine's events, and feeds them to their run."""
+class EventSource(_Source[Event | None]):
+    """The source of an event engine's events, which its stream yields or delivers."""
 
-    __slots__ = ("_run", "_wait")
+    __slots__ = ("_event_run", "_events", "_stream", "_wait_timeout")
 
     def __init__(self, run: EventRun, progress: Progress) -> None:
-        super().__init__(progress)
-        self._run = run
-        self._wait: asyncio.Timeout | None = None
-
-    async def iterate(self) -> Batches:
-        """Yield the batches of the response. Closing the generator closes the engine's
-        stream.
-        """
-        run = self._run
-        progress = self._progress
-        place = run.queue_ticket.enqueue()
-        progress.begin(self._fail)
-        events: AsyncGenerator[Event] | None = None
-        try:
-            await place.wait_for_turn()
-            with EngineCall():
-                events = run.submit(None if self._sink is None else self._deliver, place)
-            while not run.has_ended:
-                event = await self._next_event(events)
-                if run.has_ended:
-                    break
-                progress.events += 1
-                batch = run.feed(event)
-                if batch:
-                    yield batch
-            yield [run.build_finished()]
-        finally:
-            self._sink = None
-            progress.end(self._fail)
-            try:
-                if events is not None:
-                    await close_stream(events)
-            finally:
-                # The engine works on the request until its stream is closed.
-                place.leave(run.n_tokens)
+        super().__init__(run, progress)
+        self._event_run = run
+        self._stream: AsyncGenerator[Event] | None = None
+        self._events: list[Event | None] = []
+        self._wait_timeout: asyncio.Timeout | None = None
 
     def _deliver(self, events: list[Event]) -> bool:
         """Implements `EventDelivery`."""
-        run = self._run
         sink = self._sink
-        if sink is None or not sink.is_ready or self._failure is not None or run.has_ended:
+        if sink is None or not sink.is_ready or self._failure is not None or self._run.has_ended:
             return False
-        self._progress.events += 1
-        try:
-            batch: list[Event] = []
-            for event in events:
-                batch += run.feed(event)
-                if run.has_ended:
-                    # The consumer yields the end, and closes the engine's stream.
-                    break
-            if batch and (batch := self._feed(batch)) and (chunk := sink.render(batch)):
-                sink.write(chunk)
-        # The error concerns this response only, and must not fail the connection that
-        # the events came from.
-        except Exception as error:
-            self._failure = error
-        if run.has_ended or self._failure is not None:
-            self._wake()
+        self._pass_on(sink, [*events])
         return True
 
-    async def _next_event(self, events: AsyncGenerator[Event]) -> Event | None:
-        """Wait for the engine's next event. The result is meaningless if a delivery has
-        ended the response meanwhile.
+    def _submit(self, place: QueuedRequest) -> None:
+        deliver = None if self._sink is None else self._deliver
+        self._stream = self._event_run.submit(deliver, place)
 
-        Raises the engine's error, or that of a delivery.
-        """
-        event: Event | None = None
+    async def _wait(self) -> None:
+        assert self._stream is not None
         try:
             # Without a limit: `_wake` lets it expire.
-            async with asyncio.timeout(None) as self._wait:
+            async with asyncio.timeout(None) as self._wait_timeout:
                 with EngineCall():
-                    event = await anext(events)
+                    self._events = [await anext(self._stream)]
         except Exception as error:
+            # A delivery that ends the response takes precedence.
             if self._failure is None and not self._run.has_ended:
                 if isinstance(error, StopAsyncIteration):
                     raise ProtocolError("the engine's stream ended without Finished") from error
                 raise
         finally:
-            self._wait = None
-        if self._failure is not None:
-            raise self._failure
-        return event
+            self._wait_timeout = None
+
+    def _take(self) -> list[Event | None]:
+        events = self._events
+        self._events = []
+        return events
 
     def _wake(self) -> None:
-        """End the wait for the engine's next event, if there is one."""
-        if self._wait is not None and not self._wait.expired():
-            self._wait.reschedule(asyncio.get_running_loop().time())
+        if self._wait_timeout is not None and not self._wait_timeout.expired():
+            self._wait_timeout.reschedule(asyncio.get_running_loop().time())
 
     def _fail(self, error: EngineError) -> None:
         if self._failure is None and not self._run.has_ended:
             self._failure = error
             self._wake()
+
+    async def _close(self) -> None:
+        if self._stream is not None:
+            await close_stream(self._stream)

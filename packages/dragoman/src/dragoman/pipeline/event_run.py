@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 import msgspec
 
 from ..core.engine import DirectEngine, EventDelivery
+from ..core.errors import DragomanError
 from ..core.event_grammar import EventGrammar, ProtocolError
 from ..core.events import (
     ChoiceFinished,
@@ -19,7 +20,7 @@ from ..core.events import (
 )
 from .choice_pipeline import ChoicePipeline
 from .request_preparation import EventJob
-from .request_queue import QueuedRequest, QueueTicket
+from .request_queue import QueuedRequest
 from .usage_completion import UsageCompletion
 
 
@@ -43,11 +44,10 @@ class EventRun:
         self._finished: Finished | None = None
         self._has_matched_stop = False
         self._place: QueuedRequest | None = None
+        self.queue_ticket = job.queue_ticket
+        self.queue_was_full = False
+        self.failure: DragomanError | None = None
         self.has_ended = False
-
-    @property
-    def queue_ticket(self) -> QueueTicket:
-        return self._job.queue_ticket
 
     @property
     def n_tokens(self) -> int:
@@ -67,12 +67,20 @@ class EventRun:
             return engine.generate_directly(self._job.request, deliver)
         return engine.generate(self._job.request)
 
-    def feed(self, event: Event | None) -> list[Event]:
-        """Handle an event. The response ends when its last choice has matched a stop
+    def feed(self, events: list[Event | None]) -> list[Event]:
+        """Handle events. The response ends when its last choice has matched a stop
         string.
 
         There is no need to wait until the engine ends it.
         """
+        batch: list[Event] = []
+        for event in events:
+            if self.has_ended:
+                break
+            batch += self._handle_event(event)
+        return batch
+
+    def _handle_event(self, event: Event | None) -> list[Event]:
         if event is None:
             raise ProtocolError("the engine yielded None instead of an event")
         self._grammar.feed(event)

@@ -29,29 +29,26 @@ def merge_prompts(prompts: Sequence[BatchStream]) -> BatchStream:
 
     `Started` is sent once all prompts have started.
     """
-    return prompts[0] if len(prompts) == 1 else BatchStream(_merge_concurrently(prompts))
+    if len(prompts) == 1:
+        return prompts[0]
+    return BatchStream(_merge_concurrently(prompts, len(prompts)))
 
 
-async def merge_choices(choices: Sequence[BatchStream]) -> Batches:
+def merge_choices(choices: Sequence[BatchStream]) -> BatchStream:
     """Merge the choices of one prompt, each of which has its own stream. Usage counts
     the prompt once per choice.
     """
-    async with aclosing(_merge_concurrently(choices)) as batches:
-        async for batch in batches:
-            yield [
-                msgspec.structs.replace(event, prompts=1) if type(event) is Started else event
-                for event in batch
-            ]
+    return BatchStream(_merge_concurrently(choices, n_prompts=1))
 
 
-async def _merge_concurrently(prompts: Sequence[BatchStream]) -> Batches:
+async def _merge_concurrently(streams: Sequence[BatchStream], n_prompts: int) -> Batches:
     queue: OutputQueue[tuple[int, list[Event] | _PromptEnd]] = OutputQueue()
     tasks = [
         asyncio.create_task(_forward_batches(index, batches, queue))
-        for index, batches in enumerate(prompts)
+        for index, batches in enumerate(streams)
     ]
     try:
-        async for batch in _read_merged(queue, len(prompts)):
+        async for batch in _read_merged(queue, _MergeState(len(streams), n_prompts)):
             yield batch
     finally:
         for task in tasks:
@@ -77,9 +74,8 @@ async def _forward_batches(
 
 
 async def _read_merged(
-    queue: OutputQueue[tuple[int, list[Event] | _PromptEnd]], prompts: int
+    queue: OutputQueue[tuple[int, list[Event] | _PromptEnd]], merge_state: _MergeState
 ) -> Batches:
-    merge_state = _MergeState(prompts)
     while merge_state.n_running:
         events: list[Event] = []
         await queue.wait_for_items()
@@ -100,11 +96,16 @@ async def _read_merged(
 
 
 class _MergeState:
-    """The prompts that have started, and the summed usage."""
+    """The streams that have started, and the summed usage.
 
-    def __init__(self, prompts: int) -> None:
-        self.n_running = prompts
-        self._started: list[Started | None] = [None] * prompts
+    n_streams: number of streams.
+    n_prompts: number of prompts; all streams have the same number of choices.
+    """
+
+    def __init__(self, n_streams: int, n_prompts: int) -> None:
+        self.n_running = n_streams
+        self._n_prompts = n_prompts
+        self._started: list[Started | None] = [None] * n_streams
         self._finished: list[Finished] = []
         self._pending: list[tuple[int, Event]] = []
 
@@ -122,7 +123,7 @@ class _MergeState:
                     _sum_known([event.prompt_tokens for event in started]),
                     _sum_known([event.cached_tokens for event in started]),
                     sum(event.choices for event in started),
-                    len(started),
+                    self._n_prompts,
                     tuple(applied_edit for event in started for applied_edit in event.edited),
                     _sum_known([event.written_tokens for event in started]),
                     tuple(
@@ -152,7 +153,6 @@ class _MergeState:
         if isinstance(event, PromptTokens):
             return msgspec.structs.replace(event, prompt=index)
         assert not isinstance(event, (Started, Finished))
-        # All prompts of a request have the same number of choices.
         first_started = self._started[0]
         assert first_started is not None
         return msgspec.structs.replace(event, choice=index * first_started.choices + event.choice)

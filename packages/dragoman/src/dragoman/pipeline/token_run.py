@@ -101,7 +101,7 @@ class TokenRun:
         return self._choices[0].id
 
     @property
-    def n_sampled(self) -> int:
+    def n_tokens(self) -> int:
         """Number of tokens that the engine has sampled."""
         return sum([choice.n_sampled for choice in self._choices])
 
