@@ -217,6 +217,33 @@ async def test_token_run_stages_same_for_any_client(
     assert bool(sink.written) is (is_ready and can_write)
 
 
+@pytest.mark.parametrize("is_ready", [False, True])
+async def test_sink_failure_fails_stages_for_any_client(tiny: ServedModel, is_ready: bool) -> None:
+    class RaisingSink(ClientSink):
+        def render(self, batch: list[Event]) -> bytes:
+            if isinstance(batch[-1], TextDelta):
+                raise ValueError("cannot be rendered")
+            return super().render(batch)
+
+    assert isinstance(tiny.backend, TokenBackend)
+    engine = SteppedEngine()
+    model = replace(tiny, backend=replace(tiny.backend, engine=engine))
+    request = GenerateRequest(model.name, build_conversation("Hello"))
+    run = await admit(model, [request], build_terms())
+    stage = RecordingStage()
+    run.batches.add_stage(stage)
+    sink = RaisingSink(is_ready=is_ready)
+    response = asyncio.ensure_future(run.batches.deliver(sink, can_write=True))
+    await asyncio.sleep(0)
+    engine.deliver[0](Scheduled("a", 0))
+    engine.deliver[0](Sampled("a", tiny.backend.tokenizer.encode("word", special=False)[0]))
+    with pytest.raises(EngineError, match="cannot be rendered"):
+        await response
+    assert stage.calls[-1] == "fail"
+    assert stage.closed_with == [EngineError]
+    assert len(engine.aborted) == 1
+
+
 async def test_stages_after_holding_stage_get_no_empty_batch() -> None:
     class Dropping(Stage):
         def feed(self, batch: list[Event]) -> list[Event]:

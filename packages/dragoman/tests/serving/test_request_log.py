@@ -26,10 +26,12 @@ from dragoman.core.events import (
     Token,
     Usage,
 )
+from dragoman.core.reply import Reply
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.launch.server_assembly import open_request_log
 from dragoman.pipeline.driver import BatchStream
 from dragoman.serving.call_observer import CallObserver
+from dragoman.serving.reply_persistence import ReplyPersistence
 from dragoman.serving.request_log import RequestLog, RequestLogLine
 from dragoman.settings import SettingsError
 from dragoman_check.load.logs.generic_table import read_json_lines
@@ -120,6 +122,19 @@ async def test_request_log_readable_by_calibrate(into: RequestLog, file: Path):
         2.0,
         5.0,
     )
+
+
+async def test_request_log_unstored_reply_has_error(into: RequestLog, file: Path):
+    async def fail(_: Reply) -> None:
+        raise EngineError("The store is full.", code="store_full")
+
+    batches = observe_stream(into, *EVENTS)
+    batches.add_stage(ReplyPersistence(fail))
+    with pytest.raises(EngineError, match="full"):
+        _ = [batch async for batch in batches]
+    (line,) = read_log(into, file)
+    assert (line["status"], line["error"]) == (500, "store_full")
+    assert (line["prompt_tokens"], line["output_tokens"]) == (7, 3)
 
 
 async def test_request_log_includes_disconnected_and_failed_requests(into: RequestLog, file: Path):
