@@ -7,7 +7,7 @@ between them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -21,6 +21,9 @@ from .call_reader import CallReader
 from .json_calls import JsonObjectSyntax
 from .json_scanner import ReadStatus
 from .prefix_matcher import PrefixMatcher, PrefixResult
+
+_MAX_SEARCHED_NAMES = 64
+"""Maximum declared functions whose calls are recognized by what follows a marker."""
 
 
 class CallTemplate(Struct, frozen=True):
@@ -93,6 +96,10 @@ class CallSyntax(Protocol):
 
     def can_begin_with(self, char: str) -> bool:
         """Whether a call without a delimiter may begin with this character."""
+        ...
+
+    def list_heads(self, name: str) -> Sequence[str]:
+        """Return texts with which a call of this function begins, and no other text."""
         ...
 
     def build_reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:
@@ -193,6 +200,23 @@ class DelimitedCallFormat:
     @property
     def has_unmarked_calls(self) -> bool:
         return self.delimiters.leading and not self.template.prefix
+
+    def list_call_heads(self, names: Collection[str], opener: str) -> tuple[str, ...]:
+        """Return texts that follow this marker in a call of one of these functions, and
+        nowhere else.
+        """
+        delimiters = self.delimiters
+        starts = ("[", "[\n    ", "[ ", "") if delimiters.is_list else ("",)
+        if opener != delimiters.call_start and delimiters.call_start:
+            starts = (delimiters.call_start,)
+        syntaxes = (self.call_syntax, self._json_syntax)
+        return tuple(
+            start + head
+            for name in sorted(names)[:_MAX_SEARCHED_NAMES]
+            for syntax in syntaxes
+            for head in syntax.list_heads(name)
+            for start in (starts if syntax is self.call_syntax else (*starts, ""))
+        )
 
     def can_begin_with(self, char: str) -> bool:
         """Whether a call without a delimiter may begin with this character."""
@@ -599,6 +623,9 @@ class CompiledAlternatives(Struct, frozen=True):
 
     def can_begin_with(self, char: str) -> bool:
         return self.primary.can_begin_with(char) or self.fallback.can_begin_with(char)
+
+    def list_heads(self, name: str) -> Sequence[str]:
+        return *self.primary.list_heads(name), *self.fallback.list_heads(name)
 
     def build_reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:
         return (self.primary if self.primary.can_begin_with(char) else self.fallback).build_reader(

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -50,6 +50,13 @@ class JsonObjectSyntax(Struct, frozen=True):
 
     def can_begin_with(self, char: str) -> bool:
         return char == "{"
+
+    def list_heads(self, name: str) -> Sequence[str]:
+        return [
+            f"{{{space}{encode(self.name_key)}{colon}{encode(name)}"
+            for space in ("", " ", "\n", "\n  ", "\n    ")
+            for colon in (": ", ":")
+        ]
 
     def build_reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:  # noqa: ARG002
         first_keys = (
@@ -110,6 +117,11 @@ class NamePrefixedSyntax(Struct, frozen=True):
         return (
             self.name_prefix.startswith(char) if self.name_prefix else char.isalnum() or char == "_"
         )
+
+    def list_heads(self, name: str) -> Sequence[str]:
+        if self.is_numbered:
+            return (f"functions.{name}:",)
+        return [self.name_prefix + name + (separator or "{") for separator in self.separators]
 
     def build_reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:  # noqa: ARG002
         return NamePrefixedReader(self, tools)

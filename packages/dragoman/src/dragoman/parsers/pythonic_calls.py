@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -108,6 +108,9 @@ class CompiledPythonicSyntax:
 
     def can_begin_with(self, char: str) -> bool:
         return char.isalpha() or char == "_"
+
+    def list_heads(self, name: str) -> Sequence[str]:
+        return (self.syntax.prefix + name + self.syntax.open_bracket,)
 
     def build_reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:  # noqa: ARG002
         return PythonicReader(self, tools)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
+from functools import partial
 from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import TypeVar
 
-from ..core.syntax import ParseContext, Parser, ReasoningFormat, ToolFormat
+from ..core.syntax import ParseContext, Parser, ReasoningFormat, ToolFormat, get_tool_names
 from .call_families import CALL_FAMILIES
 from .delimited_calls import DelimitedCallFormat
 from .family_types import CallFamily, Fingerprints, ReasoningFamily
@@ -197,9 +198,9 @@ def create_parser(
         and isinstance(tools, DelimitedCallFormat)
         and context.tools
     ):
-        parsers.append(
-            reasoning.create_parser(context, () if tools.delimiters.leading else tools.call_openers)
-        )
+        openers = () if tools.delimiters.leading else tools.call_openers
+        list_heads = partial(tools.list_call_heads, get_tool_names(context.tools))
+        parsers.append(reasoning.create_parser(context, openers, list_heads))
     elif reasoning is not None:
         parsers.append(reasoning.create_parser(context))
     # These parsers read the whole response, with or without calls.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 
 from ..core.events import (
     Token,
@@ -25,9 +26,12 @@ class Buffer:
     its last dropped character.
 
     single_tokens: markers that are one token of the vocabulary; see `is_marker`.
+    anchors: markers that contain a token of the vocabulary: that token, and the number
+        of characters after it.
     """
 
     __slots__ = (
+        "_anchors",
         "_chunks",
         "_covered",
         "_has_tokens",
@@ -40,7 +44,11 @@ class Buffer:
         "released",
     )
 
-    def __init__(self, single_tokens: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        single_tokens: Collection[str] = (),
+        anchors: Mapping[str, tuple[str, int]] = MappingProxyType({}),
+    ) -> None:
         # Offsets are in characters from the start of the stream. None while empty,
         # which is nearly always: an empty deque takes most of a kilobyte.
         self._chunks: deque[str] | None = None
@@ -53,7 +61,8 @@ class Buffer:
         """Offset of the end of all text that has arrived."""
         self.released = 0
         """Offset of the end of the released text, which is the start of the buffer."""
-        self._single_tokens = frozenset(single_tokens)
+        self._anchors = {**{marker: (marker, 0) for marker in single_tokens}, **anchors}
+        self._single_tokens = frozenset(token for token, _ in self._anchors.values())
         self._has_tokens = False
         self._unmatched_bytes = (
             b""  # Text after the last token; it belongs to tokens that have not arrived.
@@ -185,13 +194,15 @@ class Buffer:
         """Whether the text of a marker, which ends `unread` characters before the end
         of the buffer, is that marker.
 
-        If the marker is one token of the vocabulary, the same text from several tokens
-        is ordinary text. If no tokens are known, the text alone decides.
+        If the marker is one token of the vocabulary, or contains one, the same text
+        from other tokens is ordinary text. If no tokens are known, the text alone
+        decides.
         """
+        anchor = self._anchors.get(marker)
         return (
-            marker not in self._single_tokens
+            anchor is None
             or not self._has_tokens
-            or self.end - unread in (self._marker_ends or ())
+            or self.end - unread - anchor[1] in (self._marker_ends or ())
         )
 
     def first_mark(self, unread: int) -> int:

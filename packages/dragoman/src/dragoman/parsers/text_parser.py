@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -32,8 +33,12 @@ class TextParser(ABC):
     A subclass reads in `_step`, and releases text with `_emit_buffered` and `_drop`.
     """
 
-    def __init__(self, single_tokens: Collection[str] = ()) -> None:
-        self._buffer = Buffer(single_tokens)
+    def __init__(
+        self,
+        single_tokens: Collection[str] = (),
+        anchors: Mapping[str, tuple[str, int]] = MappingProxyType({}),
+    ) -> None:
+        self._buffer = Buffer(single_tokens, anchors)
         self._pending_tokens: list[Token] = []
         """Tokens of dropped text, attached to the next event."""
         self._events: list[Event] = []

@@ -4,8 +4,10 @@ Qwen3, and most open models since.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
+
+from msgspec import Struct
 
 from ..core.events import Event, FinishReason, ReasoningDelta, TextDelta
 from ..core.syntax import ParseContext, Parser, ReasoningSyntax
@@ -13,6 +15,24 @@ from .aho_corasick import AhoCorasick
 from .parser_chain import chain_parsers
 from .prefix_matcher import PrefixMatcher, PrefixResult
 from .text_parser import TextParser
+
+_MIN_ANCHOR_CHARS = 4
+
+
+class ReasoningEnds(Struct, frozen=True):
+    """What may end reasoning.
+
+    patterns: the end markers and the markers of calls, also after a newline.
+    calls: the markers that begin a call.
+    inline_calls: those that count in the middle of a line.
+    single_tokens, anchors: see `Buffer`.
+    """
+
+    patterns: AhoCorasick
+    calls: tuple[str, ...]
+    inline_calls: frozenset[str]
+    single_tokens: frozenset[str]
+    anchors: Mapping[str, tuple[str, int]]
 
 
 class ThinkFormat:
@@ -69,37 +89,45 @@ class ThinkFormat:
         closing = (self._message_end,) if self._message_end else ()
         return self._syntax.begin, self._syntax.end, *(self._answer_tags or ()), *closing
 
-    def _compile_ends(self, calls: tuple[str, ...]) -> AhoCorasick:
+    def _compile_ends(self, calls: tuple[str, ...]) -> ReasoningEnds:
+        anchors = {
+            marker: found
+            for marker in calls
+            if marker not in self._added and (found := _find_anchor(marker, self._added))
+        }
         # `<|` and its full-width form (DeepSeek) do not occur in prose; `<tool_call>`
         # may, when a model reasons about its format.
-        inline_calls = (
+        inline_calls = frozenset(
             marker
             for marker in calls
-            if marker in self._added or marker.startswith(("<|", "<\uff5c"))
+            if marker in self._added or marker in anchors or marker.startswith(("<|", "<\uff5c"))
         )
-        ends = (*self._end_marks, *inline_calls)
-        return AhoCorasick(
-            list(dict.fromkeys([*ends, *("\n" + marker for marker in (*ends, *calls))]))
-        )
+        ends = (*self._end_marks, *calls)
+        patterns = AhoCorasick(list(dict.fromkeys([*ends, *("\n" + marker for marker in ends)])))
+        single_tokens = self._single_tokens | (frozenset(calls) & self._added)
+        return ReasoningEnds(patterns, calls, inline_calls, single_tokens, anchors)
 
-    def create_parser(self, context: ParseContext, calls: Sequence[str] = ()) -> Parser:
+    def create_parser(
+        self,
+        context: ParseContext,
+        calls: Sequence[str] = (),
+        list_call_heads: Callable[[str], Sequence[str]] = lambda _: (),
+    ) -> Parser:
         """Create a parser. The prompt's tail decides its initial state: inside
         reasoning, after it, or before it.
 
         calls: markers that begin a call. They end the reasoning too, as in vLLM, since
-        models forget to end it. As reasoning may also mention a marker, it must be a
-        single token if the vocabulary is known; otherwise it must begin a line or be a
-        text that is unlikely in prose.
+        models forget to end it. As reasoning may also mention a marker, it must be or
+        contain a token of the vocabulary, begin a line, be a text that is unlikely in
+        prose, or be followed by what only a call has. A marker that is a token of the
+        vocabulary must be that token.
+        list_call_heads: returns the texts after a marker that only a call has.
         """
-        # Where the vocabulary is known, a marker that is not a single token of it
-        # cannot be this model's marker.
-        call_markers = tuple(marker for marker in calls if marker in self._added or not self._added)
         parser = ThinkParser(
             self._begin_markers,
             self._stripped_suffix,
-            self._end_patterns(call_markers),
-            self._single_tokens | set(call_markers),
-            call_markers,
+            self._end_patterns(tuple(calls)),
+            list_call_heads,
         )
         # Depending on the request's options, templates of hybrid models write `<think>`
         # or an empty `<think></think>` into the prompt.
@@ -110,7 +138,8 @@ class ThinkFormat:
         if closed_pos > opened_pos:
             parser.begin_answer()
         elif opened_pos >= 0:
-            parser.begin_reasoning(may_skip_newline=opened_pos + len(begin) == len(tail))
+            written = tail[opened_pos + len(begin) :]
+            parser.begin_reasoning(may_skip_newline=not written, has_text=bool(written.strip()))
         elif self._starts_implicitly:
             parser.begin_reasoning(may_skip_newline=True)
         if self._answer_tags is None:
@@ -119,6 +148,21 @@ class ThinkFormat:
         return chain_parsers(
             (parser, AnswerTagParser(*self._answer_tags, self._message_end, is_open=is_open))
         )
+
+
+def _find_anchor(marker: str, added_tokens: Collection[str]) -> tuple[str, int] | None:
+    """Return the longest token of the vocabulary in a marker, and the number of
+    characters after it. Short tokens and words may be part of any text.
+    """
+    tokens = [
+        token
+        for token in added_tokens
+        if token in marker and len(token) >= _MIN_ANCHOR_CHARS and not token.isalnum()
+    ]
+    if not tokens:
+        return None
+    token = max(tokens, key=len)
+    return token, len(marker) - marker.rindex(token) - len(token)
 
 
 class ThinkParser(TextParser):
@@ -130,14 +174,16 @@ class ThinkParser(TextParser):
         self,
         begin_markers: Sequence[str],
         stripped_suffix: str,
-        end_patterns: AhoCorasick,
-        single_tokens: Collection[str],
-        calls: Collection[str] = (),
+        ends: ReasoningEnds,
+        list_call_heads: Callable[[str], Sequence[str]],
     ) -> None:
-        super().__init__(single_tokens)
+        super().__init__(ends.single_tokens, ends.anchors)
         self._stripped_suffix = stripped_suffix
-        self._calls = calls
-        self._end_patterns = end_patterns
+        self._ends = ends
+        self._end_patterns = ends.patterns
+        self._list_call_heads = list_call_heads
+        self._has_text = False  # Reasoning has begun, with more than white space.
+        self._call_marker = ""  # The marker of what may be a call.
         self._state: Callable[[ThinkParser, str, int], int] = ThinkParser._parse_start
         self._prefix_matcher = PrefixMatcher(begin_markers)
         self._is_open = False
@@ -151,12 +197,14 @@ class ThinkParser(TextParser):
         """Start in the answer, as the prompt has already ended the reasoning."""
         self._state = ThinkParser._parse_answer
 
-    def begin_reasoning(self, *, may_skip_newline: bool) -> None:
+    def begin_reasoning(self, *, may_skip_newline: bool, has_text: bool = False) -> None:
         """Start in the reasoning; the model may repeat the begin marker.
 
         may_skip_newline: a newline that comes first is not part of the reasoning.
+        has_text: the prompt has the beginning of the reasoning.
         """
         self._is_open = True
+        self._has_text = has_text
         self._may_skip_newline = may_skip_newline
 
     def _fast_path(self, event: TextDelta) -> Event | None:
@@ -176,6 +224,7 @@ class ThinkParser(TextParser):
             and not self._search_state
             and not self._end_patterns.can_start_in(event.text)
         ):
+            self._has_text = self._has_text or not event.text.isspace()
             return ReasoningDelta(event.choice, event.text, event.tokens)
         return None
 
@@ -202,27 +251,47 @@ class ThinkParser(TextParser):
             if text[pos] == "\n":
                 self._drop(1)
                 return pos + 1
-        end, self._search_state = self._end_patterns.search(text, pos, self._search_state)
+        patterns = self._end_patterns
+        end, self._search_state = patterns.search(text, pos, self._search_state)
         if end < 0:
-            self._emit_buffered(
-                ReasoningDelta,
-                len(self._buffer) - self._end_patterns.pending_lengths[self._search_state],
-            )
+            self._emit_reasoning(len(self._buffer) - patterns.pending_lengths[self._search_state])
             return len(text)
-        marker = self._end_patterns.match_texts[self._search_state].removeprefix("\n")
-        if self._buffer.is_marker(marker, len(text) - end):
-            marker_length = self._end_patterns.match_lengths[self._search_state]
-            # Some models begin a call without ending their reasoning; the call's marker
-            # stays for the parser of calls.
-            if marker in self._calls:
-                self._emit_buffered(ReasoningDelta, self._count_consumed(text, end) - marker_length)
-                self._drop(marker_length - len(marker))
-                self._state = ThinkParser._parse_answer
-                return end - len(marker)
-            self._emit_buffered(ReasoningDelta, self._count_consumed(text, end) - marker_length)
-            self._drop(marker_length)
+        matched = patterns.match_texts[self._search_state]
+        marker = matched.removeprefix("\n")
+        if not self._buffer.is_marker(marker, len(text) - end):
+            return end
+        self._emit_reasoning(self._count_consumed(text, end) - len(matched))
+        if marker not in self._ends.calls:
+            self._drop(len(matched))
             self._state = ThinkParser._parse_suffix
+            return end
+        # Some models begin a call without ending their reasoning; the call's marker
+        # stays for the parser of calls.
+        self._search_state = 0
+        if marker in self._ends.inline_calls or matched != marker or not self._has_text:
+            self._drop(len(matched) - len(marker))
+            self._state = ThinkParser._parse_answer
+            return end - len(marker)
+        self._call_marker = marker
+        self._prefix_matcher = PrefixMatcher(self._list_call_heads(marker))
+        self._state = ThinkParser._parse_call_head
         return end
+
+    def _emit_reasoning(self, n: int) -> None:
+        self._has_text = self._has_text or not self._buffer.peek(n).isspace()
+        self._emit_buffered(ReasoningDelta, n)
+
+    def _parse_call_head(self, text: str, pos: int) -> int:
+        """Decide by what follows a marker whether it begins a call or is mentioned."""
+        pos, result = self._prefix_matcher.read(text, pos)
+        if result is PrefixResult.INCOMPLETE:
+            return pos
+        if result is PrefixResult.MATCHED:
+            self._state = ThinkParser._parse_answer
+        else:
+            self._emit_reasoning(len(self._call_marker))
+            self._state = ThinkParser._parse_reasoning
+        return self._rewind(text, pos)
 
     def _parse_suffix(self, text: str, pos: int) -> int:
         suffix = self._stripped_suffix
@@ -247,7 +316,10 @@ class ThinkParser(TextParser):
     def _finish(self, reason: FinishReason | None) -> None:  # noqa: ARG002
         # `_is_open` stays set after the reasoning. That is harmless, as in the answer
         # the buffer is empty.
-        in_reasoning = self._is_open or self._state is ThinkParser._parse_reasoning
+        in_reasoning = self._is_open or self._state in (
+            ThinkParser._parse_reasoning,
+            ThinkParser._parse_call_head,
+        )
         self._emit_buffered(ReasoningDelta if in_reasoning else TextDelta, len(self._buffer))
 
     def _interrupt(self) -> None:
@@ -375,7 +447,12 @@ class InlineThinkFormat(ThinkFormat):
     A begin marker that the template writes into the prompt is prepended.
     """
 
-    def create_parser(self, context: ParseContext, calls: Sequence[str] = ()) -> Parser:  # noqa: ARG002
+    def create_parser(
+        self,
+        context: ParseContext,
+        calls: Sequence[str] = (),  # noqa: ARG002
+        list_call_heads: Callable[[str], Sequence[str]] = lambda _: (),  # noqa: ARG002
+    ) -> Parser:
         tail = context.prompt_tail
         syntax = self.syntax
         return InlineThinkParser(

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..core.message import Tool
 from ..core.syntax import (
@@ -65,6 +65,15 @@ class CompiledXmlTagSyntax:
 
     def can_begin_with(self, char: str) -> bool:  # noqa: ARG002
         return False
+
+    def list_heads(self, name: str) -> Sequence[str]:
+        syntax = self.syntax
+        if syntax.key_tag != self.patterns.key_mark:
+            return f'"{name}"', f"'{name}'"
+        if syntax.name_suffix:
+            return (name + syntax.name_suffix,)
+        tags = (syntax.key_tag, syntax.end_tag)
+        return [name + space + tag for space in ("", "\n") for tag in tags]
 
     def build_reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:  # noqa: ARG002
         return XmlTagReader(self.patterns, tools)
