@@ -51,6 +51,10 @@ _PYTHON_LITERALS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"boolean": ("True", "False"), "null": ("None",)}
 )
 _LAST_NAME = re.compile(r"[\w.\-]+$")
+_MAX_MISSING_COMMAS = 16
+"""Maximum arguments of a call that may lack the comma before them. Each is read again,
+so without a limit the time would not be linear.
+"""
 _MAX_DEPTH = 4
 """Maximum nesting of lists and objects that are enforced in the family's own syntax;
 deeper ones are enforced as JSON.
@@ -248,6 +252,7 @@ class PythonicReader:
         self._argument = ""  # The name of the current argument.
         self._name_scanner = MarkerScanner(NO_MARKERS)
         self._value = PythonicValueReader(compiled.string_syntax)
+        self._n_missing_commas = 0
         self._chunks: list[str] = []
         self.name = self.end_marker = ""
         self.has_begun = self.is_undeclared = self.is_complete = self.is_custom = False
@@ -384,7 +389,7 @@ class PythonicReader:
         self._value = PythonicValueReader(
             self._compiled.string_syntax,
             self._closers,
-            self._parameters.names,
+            self._parameters.names if self._n_missing_commas < _MAX_MISSING_COMMAS else (),
             words_are_text=is_text,
         )
         self._state = PythonicReader._parse_value
@@ -400,6 +405,7 @@ class PythonicReader:
         if value.is_string:
             self._append_text(self._writer.end_string())
         self._state = PythonicReader._parse_argument_start
+        self._n_missing_commas += value.unread[:1].isidentifier()
         _, status = self.read(value.unread, 0)
         return pos, status
 

@@ -169,6 +169,7 @@ class PythonicValueReader:
         is_unescaped = self._quote[:1] not in text and "\\" not in text
         return (
             self._state is PythonicValueReader._parse_string
+            and not self._is_empty_string
             and not self._escaped
             and self._decoder.is_plain
             and is_unescaped
@@ -194,13 +195,30 @@ class PythonicValueReader:
         if self._state in (
             PythonicValueReader._parse_word,
             PythonicValueReader._parse_expression,
-        ) or (self._word and self._state in _DECIDING_STATES):
+        ) or (self._word and self._is_deciding):
             self._end_word(0)
-        elif self._state in (*_STRING_STATES, *_DECIDING_STATES):
+        elif self._is_deciding or self._state in (
+            PythonicValueReader._parse_string,
+            PythonicValueReader._parse_after_quote,
+            PythonicValueReader._parse_end_quotes,
+            PythonicValueReader._parse_marked_string,
+        ):
             self._append_text(self._decoder.flush())
             self._end_string(0)
         elif self._state is PythonicValueReader._parse_start and not self._brackets:
             self._append_null()
+        self._close_brackets()
+
+    @property
+    def _is_deciding(self) -> bool:
+        """Whether text after the value may still belong to it."""
+        return self._state in (
+            PythonicValueReader._parse_after_comma,
+            PythonicValueReader._parse_after_closer,
+            PythonicValueReader._parse_mark,
+        )
+
+    def _close_brackets(self) -> None:
         # Every state has closed the innermost bracket after two closers.
         for _ in range(2 * len(self._brackets)):
             if self._brackets:
@@ -438,8 +456,13 @@ class PythonicValueReader:
             return pos, ReadStatus.MORE
         marker = self._prefix_matcher.marker if result is PrefixResult.MATCHED else ""
         if marker and marker != self._string_marker:
+            if not self._brackets:
+                self.unread = marker
+                return self._end_text(pos)
+            self._end_text(pos)
+            self._close_brackets()
             self.unread = marker
-            return self._end_text(pos)
+            return pos, ReadStatus.END
         if marker and not self._word and not self._quote:
             self._append_text(self._held.removesuffix(marker))
             self._held = '"'
@@ -621,20 +644,6 @@ class PythonicValueReader:
 
     def _is_empty(self, bracket: _Bracket) -> bool:
         return bracket.undecided == len(self._chunks) - 1
-
-
-# The states in a string, and those in which text may still belong to the value.
-_STRING_STATES = (
-    PythonicValueReader._parse_string,
-    PythonicValueReader._parse_after_quote,
-    PythonicValueReader._parse_end_quotes,
-    PythonicValueReader._parse_marked_string,
-)
-_DECIDING_STATES = (
-    PythonicValueReader._parse_after_comma,
-    PythonicValueReader._parse_after_closer,
-    PythonicValueReader._parse_mark,
-)
 
 
 def _convert_literal(word: str) -> str | None:
