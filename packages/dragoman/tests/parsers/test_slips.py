@@ -11,7 +11,7 @@ import json
 
 import pytest
 
-from dragoman.core.events import FinishReason, TextDelta, Token
+from dragoman.core.events import ChoiceFinished, FinishReason, TextDelta, Token
 from dragoman.core.message import FunctionTool
 
 from .goldens import TOOLS
@@ -313,6 +313,28 @@ def test_marker_token_inside_value_closes_arguments():
         ("call", "find", '{"query": "x"}'),
         ("text", "Done."),
     ]
+
+
+@pytest.mark.parametrize(
+    ("family", "text", "skipped"),
+    [
+        ("qwen3_coder", qwen(QUERY + "</parameter> ok?\n"), "</parameter> ok?"),
+        ("qwen3_coder", qwen("<parameter query=1>\n" + QUERY), "<parameter query=1>"),
+        ("qwen3_coder", qwen(QUERY), ""),
+        ("qwen3_coder", qwen('{"query": "x"}\n'), ""),
+        ("lfm2", "<|tool_call_start|>[find('x', n=1 ok? tags=[1])]<|tool_call_end|>", "x ok?"),
+        ("lfm2", "<|tool_call_start|>[find(query='x', and n=1)]<|tool_call_end|>", "and"),
+        ("gemma4", '<|tool_call>call:find{query:<|"|>x<|"|>, oh n:1}<tool_call|>', "oh"),
+        ("gemma4", "<|tool_call>call:find{query:x,n:1}<tool_call|>", ""),
+    ],
+)
+def test_skipped_text_is_reported_in_any_cut(family: str, text: str, skipped: str):
+    expected = f"tools: text between the arguments of a call of 'find' is skipped: {skipped!r}"
+    for pieces in ([text], [*text]):
+        parser = tool_format(family).create_parser(context(PLACE))
+        events = parse(parser, [TextDelta(0, piece) for piece in pieces])
+        (end,) = (event for event in events if isinstance(event, ChoiceFinished))
+        assert end.warnings == ((expected,) if skipped else ())
 
 
 def count_cases() -> dict[str, int]:

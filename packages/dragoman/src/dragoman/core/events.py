@@ -269,6 +269,7 @@ class ChoiceFinished(Struct, frozen=True, tag=True):
         kv_transfer_params: as in `engine.Ended`.
         weights: the weight versions of all tokens, without gaps; None if the engine
             does not report them.
+        warnings: what the client should know about this choice, as in `Started`.
     """
 
     choice: int
@@ -277,6 +278,7 @@ class ChoiceFinished(Struct, frozen=True, tag=True):
     tokens: tuple[Token, ...] = ()
     kv_transfer_params: str | None = None
     weights: tuple[WeightSpan, ...] | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class Timings(Struct, frozen=True):

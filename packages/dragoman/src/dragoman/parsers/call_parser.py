@@ -11,6 +11,8 @@ from .json_call_reader import JsonCallReader
 from .json_scanner import ReadStatus
 from .text_parser import TextParser
 
+_MAX_REPORTED_CHARS = 100
+
 
 class CallParser(TextParser):
     """Base class of parsers that read calls. Text that turns out not to be a call is
@@ -63,6 +65,15 @@ class CallParser(TextParser):
         if arguments:
             self._events.append(
                 ToolCallDelta(self._choice, arguments, self._take_pending_tokens(call=True))
+            )
+
+    def _record_skipped_text(self) -> None:
+        """Record a warning about text of the last call that is no argument."""
+        call = self._call
+        if call.has_begun and call.skipped:
+            self._warnings.append(
+                f"tools: text between the arguments of a call of {call.name!r} is skipped: "
+                f"{call.skipped[:_MAX_REPORTED_CHARS]!r}"
             )
 
     def _build_start(self, choice: int, text: str, tokens: tuple[Token, ...]) -> Event:  # noqa: ARG002

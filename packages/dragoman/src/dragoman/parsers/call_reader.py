@@ -67,6 +67,11 @@ class CallReader(Protocol):
         """
         ...
 
+    @property
+    def skipped(self) -> str:
+        """The text between arguments that is none, without white space around it."""
+        ...
+
     def take_arguments(self) -> str:
         """Return the arguments' text that is new since the previous `take_arguments`."""
         ...

@@ -452,6 +452,7 @@ class DelimitedCallParser(CallParser):
         return self._begin_call(pos - self._prefix_matcher.matched, text[pos : pos + 1])
 
     def _begin_call(self, pos: int, char: str = "") -> int:
+        self._record_skipped_text()
         self._call = self._format.build_reader(self._tools, char)
         self._state = DelimitedCallParser._parse_call
         self._in_section = True
@@ -557,6 +558,10 @@ class DelimitedCallParser(CallParser):
         return start
 
     def _finish(self, reason: FinishReason | None) -> None:
+        self._release_buffer(reason)
+        self._record_skipped_text()
+
+    def _release_buffer(self, reason: FinishReason | None) -> None:
         self._close_call()
         buffered_length = len(self._buffer)
         # A model that stopped by itself may have meant a name alone as a call without
@@ -589,7 +594,7 @@ class DelimitedCallParser(CallParser):
             DelimitedCallParser._parse_marker,
             DelimitedCallParser._parse_text,
         ):
-            self._finish(None)
+            self._release_buffer(None)
             self._switch_to_text()
 
 

@@ -23,6 +23,7 @@ class JsonCallReader:
     end_marker = ""
     awaits_delimiter = False
     resuming_markers: tuple[str, ...] = ()
+    skipped = ""
 
     def __init__(
         self,
@@ -176,6 +177,7 @@ class ArgumentsReader:
     end_marker = ""
     awaits_delimiter = False
     resuming_markers: tuple[str, ...] = ()
+    skipped = ""
 
     def __init__(self, name: str, tool: Tool | None, id: str | None = None) -> None:
         self.name = name

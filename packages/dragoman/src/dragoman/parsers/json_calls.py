@@ -147,6 +147,7 @@ class NamePrefixedReader:
     end_marker = ""
     awaits_delimiter = False
     resuming_markers: tuple[str, ...] = ()
+    skipped = ""
 
     def __init__(self, syntax: NamePrefixedSyntax, tools: Mapping[str, Tool]) -> None:
         self._syntax = syntax

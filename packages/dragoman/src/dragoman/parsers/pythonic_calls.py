@@ -253,6 +253,7 @@ class PythonicReader:
         self._name_scanner = MarkerScanner(NO_MARKERS)
         self._value = PythonicValueReader(compiled.string_syntax)
         self._n_missing_commas = 0
+        self._skipped: list[str] = []
         self._chunks: list[str] = []
         self.name = self.end_marker = ""
         self.has_begun = self.is_undeclared = self.is_complete = self.is_custom = False
@@ -361,6 +362,8 @@ class PythonicReader:
         # No name begins with this character.
         self._state = PythonicReader._parse_argument_start
         is_read = text[pos] in ")]}\"'" or text[pos] in self._compiled.mark_starts
+        if not is_read and text[pos] != ",":
+            self._skipped.append(text[pos])
         return pos + (not is_read), ReadStatus.MORE
 
     def _clean_name(self, written: str) -> str:
@@ -380,6 +383,7 @@ class PythonicReader:
         if text[pos].isspace():
             return pos + 1, ReadStatus.MORE
         if text[pos] not in ":=":
+            self._skipped.append(f" {self._argument} ")
             self._state = PythonicReader._parse_argument_start
             return pos, ReadStatus.MORE
         self._append_text(self._writer.begin_argument(self._argument))
@@ -404,6 +408,7 @@ class PythonicReader:
             return pos, status
         if value.is_string:
             self._append_text(self._writer.end_string())
+        self._skipped += value.skipped
         self._state = PythonicReader._parse_argument_start
         self._n_missing_commas += value.unread[:1].isidentifier()
         _, status = self.read(value.unread, 0)
@@ -428,6 +433,10 @@ class PythonicReader:
             text
         )
         return in_value and self._writer.write_text(text) == text
+
+    @property
+    def skipped(self) -> str:
+        return " ".join("".join(self._skipped).split())
 
     def take_arguments(self) -> str:
         arguments = "".join(self._chunks)

@@ -139,6 +139,8 @@ class PythonicValueReader:
         self.is_string = False
         self.unread = ""
         """Text after the value that was read with it."""
+        self.skipped: list[str] = []
+        """Text that belongs to no value."""
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         """Continue reading at `pos`, and return the new position and the status: MORE,
@@ -420,6 +422,7 @@ class PythonicValueReader:
             )
         if is_next:
             self.unread = self._comma + name
+            self.skipped.append(f" {after.rstrip().removesuffix(name)} ")
             return self._end_text(end)
         self._held += self._comma + after
         self._resume()
@@ -601,6 +604,7 @@ class PythonicValueReader:
             self._state = PythonicValueReader._parse_separator
             return pos, ReadStatus.MORE
         if text[pos] not in ":=":
+            self.skipped.append(text[pos])
             return pos + 1, ReadStatus.MORE
         bracket.undecided = None
         self._chunks.append(": ")
@@ -616,6 +620,7 @@ class PythonicValueReader:
             return self._handle_closer(char, pos)
         is_next = char in _VALUE_STARTS or char in self._string_syntax.mark_starts
         if char != "," and not is_next:
+            self.skipped.append(char)
             return pos + 1, ReadStatus.MORE
         bracket.undecided = None
         self._needs_comma = True

@@ -42,6 +42,8 @@ class TextParser(ABC):
         self._pending_tokens: list[Token] = []
         """Tokens of dropped text, attached to the next event."""
         self._events: list[Event] = []
+        self._warnings: list[str] = []
+        """Warnings about the choice, for the event that ends it."""
         self._choice = 0
 
     def feed(self, event: Event) -> list[Event]:
@@ -65,9 +67,13 @@ class TextParser(ABC):
                 # A stop string cuts the text off, as a limit does.
                 self._finish(FinishReason.LENGTH if isinstance(stop, str) else reason)
                 pending = self._take_pending_tokens()
-                self._events.append(
-                    msgspec.structs.replace(event, tokens=(*pending, *tokens)) if pending else event
-                )
+                if pending or self._warnings:
+                    event = msgspec.structs.replace(
+                        event,
+                        tokens=(*pending, *tokens),
+                        warnings=(*event.warnings, *self._warnings),
+                    )
+                self._events.append(event)
             case _:
                 self._events.append(event)
         return self._take_events()

@@ -176,9 +176,10 @@ class XmlTagReader:
     def _close_call(self) -> None:
         skipped = "".join(self._skipped).strip()
         # Models also write one object of all arguments instead of tags.
-        if not self._keys and skipped.startswith("{"):
-            arguments = _decode_object(skipped)
-            for key, value in (arguments or {}).items():
+        arguments = None if self._keys else _decode_object(skipped)
+        if arguments is not None:
+            self._skipped.clear()
+            for key, value in arguments.items():
                 self._write(self._writer.begin_argument(key))
                 self._write_value(value)
         self._write(self._writer.finish())
@@ -212,7 +213,7 @@ class XmlTagReader:
             if marker == self._syntax.value_tag:
                 self._begin_value(has_tag=True)
             return pos, ReadStatus.MORE
-        self._skipped.append(raw)
+        self._skipped.append(f" {raw} ")
         self._expect_tag()
         return pos, self._handle_tag(marker) if marker in self._patterns.next_tags else (
             ReadStatus.MORE
@@ -434,6 +435,10 @@ class XmlTagReader:
             and self._scanner.is_plain_continuation(text)
             and self._writer.write_text(text) == text
         )
+
+    @property
+    def skipped(self) -> str:
+        return " ".join("".join(self._skipped).split())
 
     def take_arguments(self) -> str:
         arguments = "".join(self._output)

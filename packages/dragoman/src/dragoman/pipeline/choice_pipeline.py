@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..core.events import (
     ChoiceFinished,
     Event,
@@ -18,12 +20,14 @@ class ChoicePipeline:
     that usage reports.
     """
 
-    __slots__ = ("_parser", "_stops", "has_finished", "n_reasoning_tokens", "n_tokens")
+    __slots__ = ("_parser", "_stops", "has_finished", "n_reasoning_tokens", "n_tokens", "warnings")
 
     def __init__(self, parser: Parser | None, stops: StopStage | None) -> None:
         self._parser = parser
         self._stops = stops
         self.has_finished = False
+        self.warnings: tuple[str, ...] = ()
+        """Warnings of the parser, when the choice has finished."""
         self.n_tokens = 0
         self.n_reasoning_tokens = 0
 
@@ -50,4 +54,10 @@ class ChoicePipeline:
                     self.n_reasoning_tokens += sum(not token.markup for token in emitted.tokens)
                 elif isinstance(emitted, ChoiceFinished):
                     self.has_finished = True
+                    self.warnings = emitted.warnings
         return events
+
+
+def collect_warnings(choices: Iterable[ChoicePipeline]) -> tuple[str, ...]:
+    """Return the warnings about all choices, each once."""
+    return tuple(dict.fromkeys(warning for choice in choices for warning in choice.warnings))

@@ -18,7 +18,7 @@ from ..core.events import (
     Started,
     Usage,
 )
-from .choice_pipeline import ChoicePipeline
+from .choice_pipeline import ChoicePipeline, collect_warnings
 from .request_preparation import EventJob
 from .request_queue import QueuedRequest
 from .usage_completion import UsageCompletion
@@ -116,7 +116,9 @@ class EventRun:
         """Return the end of the response, with the engine's counts, or with those of
         this run if a stop string has ended the response.
         """
-        return self._finished or self._usage.finish(self._count_tokens())
+        finished = self._finished or self._usage.finish(self._count_tokens())
+        warnings = (*finished.warnings, *collect_warnings(self._choices))
+        return msgspec.structs.replace(finished, warnings=warnings)
 
     def _choose_counts(self, usage: Usage) -> Usage:
         """Choose between the counts that the engine reports and those of this run.

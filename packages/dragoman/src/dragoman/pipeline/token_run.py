@@ -29,6 +29,7 @@ from ..core.token_engine import (
     TokenOutput,
     WeightVersionSet,
 )
+from .choice_pipeline import collect_warnings
 from .detokenizer import TextAssembler
 from .request_preparation import TokenJob
 from .request_queue import QueuedRequest
@@ -301,7 +302,8 @@ class TokenRun:
                 self._cached_tokens,
                 reasoning,
                 self._written_tokens,
-            )
+            ),
+            warnings=collect_warnings(pipelines),
         )
 
 
