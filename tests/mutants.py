@@ -237,8 +237,8 @@ MUTANTS = (
     Mutant(
         "a tool call inside unterminated reasoning is lost",
         "packages/dragoman/src/dragoman/parsers/think.py",
-        "            if marker in self._calls:\n",
-        "            if False:\n",
+        "        if marker not in self._ends.calls:\n",
+        "        if True:\n",
         ("packages/dragoman/tests/parsers/test_broken_calls.py",),
     ),
     Mutant(
@@ -958,8 +958,10 @@ MUTANTS = (
     Mutant(
         "a parser loses kv_transfer_params",
         "packages/dragoman/src/dragoman/parsers/text_parser.py",
-        "msgspec.structs.replace(event, tokens=(*pending, *tokens)) if pending else event",
-        "msgspec.structs.replace(event, kv_transfer_params=None, tokens=(*pending, *tokens))",
+        "                if pending or self._warnings:\n"
+        "                    event = msgspec.structs.replace(\n                        event,\n",
+        "                if True:\n                    event = msgspec.structs.replace(\n"
+        "                        event,\n                        kv_transfer_params=None,\n",
         ("packages/dragoman/tests/serving/test_kv_transfer.py",),
     ),
     # Offline simulation and recordings.
@@ -1381,10 +1383,8 @@ MUTANTS = (
     Mutant(
         "a delimiter that is split over two deltas leaks into the reasoning (no buffering)",
         "packages/dragoman/src/dragoman/parsers/think.py",
-        "ReasoningDelta,\n"
-        "                len(self._buffer) - "
-        "self._end_patterns.pending_lengths[self._search_state]",
-        "ReasoningDelta,\n                len(self._buffer)",
+        "len(self._buffer) - patterns.pending_lengths[self._search_state]",
+        "len(self._buffer)",
         (PARSERS,),
     ),
     Mutant(
@@ -1422,24 +1422,38 @@ MUTANTS = (
     ),
     Mutant(
         "every argument between tags is a string, whatever the schema says",
-        "packages/dragoman/src/dragoman/parsers/xml_calls.py",
-        "self._types = self._parameters.find_types(key)\n",
+        "packages/dragoman/src/dragoman/parsers/xml_call_reader.py",
+        "self._types = self._parameters.find_types(self._key)\n",
         'self._types = ("string",)\n',
         (PARSERS,),
     ),
     Mutant(
         "a parameter that DeepSeek marks as a string stays a string against the schema (ours)",
-        "packages/dragoman/src/dragoman/parsers/xml_calls.py",
+        "packages/dragoman/src/dragoman/parsers/xml_call_reader.py",
         'if (is_text and (not self._types or "string" in self._types)) or (',
         "if is_text or (",
         (PARSERS,),
     ),
     Mutant(
         "an object of all arguments is parsed as a single argument (ours)",
-        "packages/dragoman/src/dragoman/parsers/xml_calls.py",
-        "is_spliced = key in self._syntax.spliced_keys and bool(declared) and key not in declared",
-        "is_spliced = False",
+        "packages/dragoman/src/dragoman/parsers/xml_call_reader.py",
+        "arguments = _decode_object(raw) if self._is_spliced else None",
+        "arguments = None",
         (PARSERS,),
+    ),
+    Mutant(
+        "a call's marker counts although the token in it is spelled (ours)",
+        "packages/dragoman/src/dragoman/parsers/think.py",
+        "(found := _find_anchor(marker, self._added))",
+        "(found := None)",
+        (f"{PARSERS}/test_vocabularies.py",),
+    ),
+    Mutant(
+        "a tag in an unfinished JSON string ends the value (ours)",
+        "packages/dragoman/src/dragoman/parsers/xml_call_reader.py",
+        "if self._json.is_open and bare == self._syntax.value_end_tag and not is_cdata:",
+        "if False:",
+        (f"{PARSERS}/test_slips.py",),
     ),
     Mutant(
         "control tokens that are only parts of a marker never reach the parser (ours: five "
