@@ -145,6 +145,13 @@ QUERY = "<parameter=query>\n/a/t.py\n</parameter>\n"
             {"where": {"a": "</parameter>"}},
         ),
         (
+            "qwen3_coder",
+            qwen("<parameter=where>\n{'a': True, 'b': [None, (1, 'it\\'s')]}\n</parameter>\n"),
+            {"where": {"a": True, "b": [None, [1, "it's"]]}},
+        ),
+        ("qwen3_coder", qwen("<parameter=tags>\n('a', 'b')\n</parameter>\n"), {"tags": ["a", "b"]}),
+        ("qwen3_coder", qwen("<parameter=tags>\nnone\n</parameter>\n"), {"tags": "none"}),
+        (
             "glm47",
             "<tool_call>find<arg_key>query</arg_key>how many days</arg_value></tool_call>",
             {"query": "how many days"},

@@ -46,7 +46,7 @@ QUOTE_PATTERNS = MappingProxyType({quote: AhoCorasick([quote]) for quote in "\"'
 _NAME_END = re.compile(r"[:=,\"'()\[\]{}<]")
 _LAST_NAME = re.compile(r"([\w.\-]+)\s*$")
 _NEXT_NAME = re.compile(r"\s([\w.\-]+)\s*[:=]")
-_MAX_SKIPPED_CHARS = 64
+_MAX_SKIPPED_CHARS = 256
 """Maximum characters between a comma and the name of the next argument."""
 _VALUE_STARTS = frozenset("\"'([{-0123456789")
 
@@ -120,6 +120,7 @@ class PythonicValueReader:
             PythonicValueReader._parse_start
         )
         self._brackets: list[_Bracket] = []
+        self._n_open = dict.fromkeys(CLOSERS.values(), 0)
         self._in_key = False  # The current value is a key of an object.
         self._needs_comma = False
         self._prefix_matcher = PrefixMatcher(())
@@ -255,6 +256,7 @@ class PythonicValueReader:
             # Formats with a string marker have no sets, so an object streams at once.
             is_undecided = char == "(" or (self._in_key and not self._string_marker)
             undecided = len(self._chunks) - 1 if is_undecided else None
+            self._n_open[CLOSERS[char]] += 1
             self._brackets.append(_Bracket(CLOSERS[char], "}" if self._in_key else "]", undecided))
             return pos + 1, ReadStatus.MORE
         else:
@@ -340,7 +342,7 @@ class PythonicValueReader:
             if not char.isspace():
                 self._state = PythonicValueReader._parse_after_closer
             return pos + 1, ReadStatus.MORE
-        elif char == "," or char in self._open_closers or (self._in_key and char in ":="):
+        elif char == "," or self._is_open(char) or (self._in_key and char in ":="):
             self._append_text(self._decoder.flush())
             return self._end_string(pos)
         else:
@@ -381,9 +383,9 @@ class PythonicValueReader:
         """Whether a name must follow the comma after this value."""
         return not self._brackets or (self._brackets[-1].json_closer == "}" and not self._in_key)
 
-    @property
-    def _open_closers(self) -> set[str]:
-        return {*(bracket.closer for bracket in self._brackets), *self._closers}
+    def _is_open(self, closer: str) -> bool:
+        """Whether this bracket closes one that is open, or the call."""
+        return self._n_open.get(closer, 0) > 0 or closer in self._closers
 
     def _resume_string(self) -> None:
         """Continue the string with the text that was held back."""
@@ -411,14 +413,14 @@ class PythonicValueReader:
             return end + 1, ReadStatus.MORE
         last = _LAST_NAME.search(after)
         name = "" if last is None else last[1]
-        if char and char in ":=":
+        if is_long:
+            is_next = False
+        elif char in ":=":
             is_declared = name in self._names and not self._brackets
             is_next = is_declared or bool(name and self._comma and after.strip() == name)
         else:
             is_next = not after.strip() and (
-                char in ",\"'"
-                or char in self._string_syntax.mark_starts
-                or char in self._open_closers
+                char in ",\"'" or char in self._string_syntax.mark_starts or self._is_open(char)
             )
         if is_next:
             self.unread = self._comma + name
@@ -515,7 +517,7 @@ class PythonicValueReader:
             return end, ReadStatus.MORE
         char = text[end]
         self._held = ""
-        is_end = self._in_key or char == "," or char in self._open_closers
+        is_end = self._in_key or char == "," or self._is_open(char)
         if char in self._string_syntax.mark_starts:
             self._expect_mark()
         elif self._string_marker and char == "," and self._is_argument_value:
@@ -536,7 +538,7 @@ class PythonicValueReader:
     def _parse_expression(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         """Read what is no literal up to the comma or bracket after it."""
         char = text[pos]
-        if self._depth == 0 and (char == "," or char in self._open_closers):
+        if self._depth == 0 and (char == "," or self._is_open(char)):
             return self._end_word(pos)
         self._depth += (char in "([{") - (char in ")]}" and self._depth > 0)
         self._word.append(char)
@@ -630,7 +632,7 @@ class PythonicValueReader:
 
     def _handle_closer(self, char: str, pos: int) -> tuple[int, ReadStatus]:
         """Close the innermost bracket that this one closes, with those in it."""
-        while self._brackets and char in self._open_closers:
+        while self._brackets and self._is_open(char):
             bracket = self._brackets[-1]
             if (
                 bracket.undecided is not None
@@ -639,6 +641,7 @@ class PythonicValueReader:
             ):
                 # Parentheses around one value are no tuple.
                 self._chunks[bracket.undecided] = bracket.json_closer = ""
+            self._n_open[bracket.closer] -= 1
             self._chunks.append(self._brackets.pop().json_closer)
             self._needs_comma = self._in_key = False
             if bracket.closer == char:
@@ -649,6 +652,18 @@ class PythonicValueReader:
 
     def _is_empty(self, bracket: _Bracket) -> bool:
         return bracket.undecided == len(self._chunks) - 1
+
+
+def convert_literal(text: str) -> str | None:
+    """Convert a list, tuple, set or dict of Python to JSON; return None for any other
+    text.
+    """
+    reader = PythonicValueReader(StringSyntax(""))
+    pos, status = reader.read(text, 0)
+    is_whole = status is ReadStatus.END and not text[pos:].strip()
+    if not is_whole or reader.is_string or "".join(reader.skipped).strip():
+        return None
+    return reader.take_output()
 
 
 def _convert_literal(word: str) -> str | None:

@@ -21,6 +21,7 @@ from .call_names import NameReader
 from .json_codec import decode, encode
 from .json_scanner import ReadStatus, ValueReader
 from .prefix_matcher import PrefixMatcher, PrefixResult
+from .pythonic_values import convert_literal
 from .text_conversion import coerce, guess, match_number
 from .tool_parameters import ToolParameters, read_parameters
 from .xml_tags import CDATA_END, CDATA_START, QUOTES, TagPatterns, unescape_name
@@ -393,6 +394,8 @@ class XmlTagReader:
             raw = raw.rpartition(self._syntax.value_tag)[2].strip()
             if not raw:
                 return
+        if self._is_spliced or (self._types and not set(self._types) - {"object", "array"}):
+            raw = _convert_python(raw)
         arguments = _decode_object(raw) if self._is_spliced else None
         if arguments is not None and arguments.keys() <= self._parameters.names:
             for key, value in arguments.items():
@@ -503,6 +506,18 @@ class _OpenString:
     @property
     def is_open(self) -> bool:
         return bool(self._is_json) and self._reader is not None and self._reader.is_in_string
+
+
+def _convert_python(text: str) -> str:
+    """Return an object or array that is written in Python as JSON, and any other text
+    unchanged.
+    """
+    try:
+        decode(text)
+    except ValueError:
+        if text.lstrip().startswith(("{", "[", "(")):
+            return convert_literal(text) or text
+    return text
 
 
 def _decode_object(text: str) -> JsonObject | None:
