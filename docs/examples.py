@@ -131,6 +131,7 @@ CHAT: dict[str, Any] = {
 COMPLETIONS: dict[str, Any] = {
     **SHARED,
     "prompt": [5, 6],
+    "suffix": "bye",
     "best_of": 3,
     "echo": True,
     "logprobs": 2,

@@ -128,6 +128,11 @@ def engines() -> Iterable[str]:
         for kind in KINDS.values()
         if kind.parameters
     }
+    # The pipeline adds the suffix to the prompts of a model with tokens for it.
+    can = {
+        name: (least, most if name == "scripted" else _add_feature(most, Feature.SUFFIX))
+        for name, (least, most) in can.items()
+    }
     can |= {f"upstream: {name}": (each, each) for name, each in supported.items()}
     yield f"| feature | {' | '.join(can)} |"
     yield f"| --- |{' --- |' * len(can)}"
@@ -144,6 +149,10 @@ def engines() -> Iterable[str]:
             for one, two in can.values()
         )
         yield f"| `{name}` | {' | '.join(marks)} |"
+
+
+def _add_feature(capabilities: Capabilities, feature: Feature) -> Capabilities:
+    return replace(capabilities, features=capabilities.features | {feature})
 
 
 def _mark(always: bool, sometimes: bool) -> str:

@@ -88,9 +88,9 @@ def test_best_of_is_parsed_and_validated():
     assert completions(n=2, best_of=2, stream=True).stream
 
 
-def test_suffix_is_rejected():
-    assert completions_refusal(suffix="x").code == "unsupported_parameter"
-    assert completions_request(suffix="").prompt == "hello"
+def test_suffix_is_part_of_request_unless_empty():
+    assert completions_request(suffix="x").suffix == "x"
+    assert completions_request(suffix="").suffix is None
 
 
 def test_add_special_tokens_defaults_to_true():

@@ -17,7 +17,6 @@ from dragoman.core.errors import EngineError, NotFound
 from dragoman.core.events import Event, Started, TextDelta, Token
 from dragoman.core.model_download import ModelPuller, PullProgress
 from dragoman.dialects.ollama import LATEST, OllamaModelCard, render_tags
-from dragoman.engines import tiny
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.launch import build_models
 from dragoman.pipeline.driver import BatchStream
@@ -34,6 +33,7 @@ from dragoman_check.rules import ollama as grammar
 
 from ..pipeline.failing_engine import Clock, FailingEngine, sleep_forever
 from .harness import build_server, load_tiny_tokenizer
+from .infill_model import build_infill_models
 from .test_vllm import serving
 
 HELLO = [{"role": "user", "content": "What is the capital of Japan?"}]
@@ -235,23 +235,7 @@ async def test_ollama_generate_suffix_unsupported_model_rejected(http: httpx2.As
 
 
 async def test_ollama_generate_suffix_builds_infill_prompt(tmp_path: Path):
-    for file in tiny.find_bundled_model().glob("*.json"):
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    vocabulary = json.loads((tmp_path / "tokenizer.json").read_text())
-    size = 1 + max(
-        *vocabulary["model"]["vocab"].values(),
-        *(token["id"] for token in vocabulary["added_tokens"]),
-    )
-    names = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
-    vocabulary["added_tokens"] += [
-        {**vocabulary["added_tokens"][0], "id": size + i, "content": name}
-        for i, name in enumerate(names)
-    ]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(vocabulary))
-    models = build_models(
-        Settings(model="sim", served_model_name=("coder",)).replace(tokenizer=str(tmp_path)),
-        SystemClock(),
-    )
+    models, size = build_infill_models(tmp_path)
     (model,) = models
     await models.start()
     async with httpx2.AsyncClient(

@@ -311,6 +311,8 @@ class GenerateRequest(Struct, frozen=True):
     Attributes:
         model: the model that the client named, or the default.
         prompt: a conversation, a text, or token ids.
+        suffix: the text after the answer (fill-in-the-middle), of a prompt that is a
+            text.
         choices: number of answers.
         best_of: candidates to generate, of which the `choices` most likely are
             returned; None is `choices`.
@@ -338,6 +340,7 @@ class GenerateRequest(Struct, frozen=True):
 
     model: str
     prompt: Prompt
+    suffix: str | None = None
     choices: int = 1
     best_of: int | None = None
     sampling: SamplingOptions = SamplingOptions()

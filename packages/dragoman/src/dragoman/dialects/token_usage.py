@@ -34,19 +34,18 @@ class UsageCounter:
     def usage(self) -> Usage:
         started = self._started
         return Usage(
-            started.prompt_tokens,
+            None if started.is_estimate else started.prompt_tokens,
             None if self._has_output and not self._completion else self._completion,
             started.cached_tokens,
             written=started.written_tokens,
-            is_estimate=started.is_estimate,
         )
 
 
 def render_usage(usage: Usage) -> bytes:
-    """Render the counts; null if they are unknown or estimates. Details are null if
-    unknown, which differs from zero.
+    """Render the counts; null if they are unknown, as are unknown details, which
+    differs from zero. Estimates are rendered: many clients require numbers.
     """
-    if usage.prompt is None or usage.completion is None or usage.is_estimate:
+    if usage.prompt is None or usage.completion is None:
         return b"null"
     counts = ((b"cached_tokens", usage.cached), (b"cache_write_tokens", usage.written))
     details = [b'"%s":%d' % (name, count) for name, count in counts if count is not None]

@@ -190,14 +190,15 @@ def _find_required_features(
 ) -> Iterator[tuple[Feature, str]]:
     if request.constraint is not None:
         yield _CONSTRAINT_FEATURES[type(request.constraint)], request.constraint_param
-    if request.logprobs is not None:
-        yield Feature.LOGPROBS, "logprobs"
-    if request.prompt_logprobs is not None:
-        yield Feature.PROMPT_LOGPROBS, "prompt_logprobs"
-    if request.logprob_ids:
-        yield Feature.LOGPROB_TOKEN_IDS, "logprob_token_ids"
-    if request.extras.lora is not None:
-        yield Feature.LORA, "model"
+    for value, feature, param in (
+        (request.logprobs, Feature.LOGPROBS, "logprobs"),
+        (request.prompt_logprobs, Feature.PROMPT_LOGPROBS, "prompt_logprobs"),
+        (request.logprob_ids or None, Feature.LOGPROB_TOKEN_IDS, "logprob_token_ids"),
+        (request.extras.lora, Feature.LORA, "model"),
+        (request.suffix, Feature.SUFFIX, "suffix"),
+    ):
+        if value is not None:
+            yield feature, param
     prompt = request.prompt
     if isinstance(prompt, tuple):
         yield Feature.TOKEN_IDS, "prompt"

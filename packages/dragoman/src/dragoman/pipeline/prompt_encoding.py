@@ -30,6 +30,7 @@ from ..prompts.render import ImagePlaceholders, Rendered, Renderer
 from .call_terms import CallTerms
 from .capability_checks import iterate_parts
 from .engine_backends import TokenBackend
+from .infill_encoding import encode_infill
 
 REUSED_IDS = "prompt_token_ids"
 """The field of `kv_transfer_params` in which vLLM sends the prompt's token ids."""
@@ -52,6 +53,7 @@ class EncodedPrompt(msgspec.Struct, frozen=True):
     n_dropped: number of messages left out, see `build_fitting_prompt`.
     images: the images in order, preprocessed but not yet located in the ids.
     applied_edits: see `build_edited_prompt`.
+    end_ids: tokens besides end-of-sequence that end an answer to this prompt.
     """
 
     ids: tuple[int, ...]
@@ -61,6 +63,7 @@ class EncodedPrompt(msgspec.Struct, frozen=True):
     n_dropped: int = 0
     images: tuple[PreparedImage, ...] = ()
     applied_edits: tuple[AppliedEdit, ...] = ()
+    end_ids: frozenset[int] = frozenset()
 
 
 async def encode_prompt(
@@ -73,6 +76,10 @@ async def encode_prompt(
             template rejects it.
     """
     prompt = request.prompt
+    if request.suffix is not None:
+        infill = await encode_infill(backend, request)
+        text = backend.tokenizer.decode(infill.ids)
+        return EncodedPrompt(infill.ids, text, end_ids=frozenset(infill.stop_ids))
     if isinstance(prompt, tuple):
         check_ids(prompt, backend.tokenizer.vocab_size, "prompt")
         return EncodedPrompt(prompt, backend.tokenizer.decode(prompt))

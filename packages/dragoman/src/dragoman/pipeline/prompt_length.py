@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..core.answer_size import CHARACTERS_PER_TOKEN
 from ..core.errors import ContextTooLong, RequestError
 from ..core.message import (
     FunctionTool,
@@ -31,13 +32,17 @@ MAX_COUNTED_MESSAGES = 20_000
 
 def estimate_prompt_tokens(request: GenerateRequest) -> int:
     """Estimate the tokens of a prompt that only its engine tokenizes, for the queue's
-    limits: four characters each.
+    limits and for upstreams that report no usage.
     """
     prompt = request.prompt
     if isinstance(prompt, tuple):
         return len(prompt)
-    size = len(prompt) if isinstance(prompt, str) else _estimate_conversation_size(prompt)
-    return max(1, size // 4)
+    size = (
+        len(prompt) + len(request.suffix or "")
+        if isinstance(prompt, str)
+        else _estimate_conversation_size(prompt)
+    )
+    return max(1, size // CHARACTERS_PER_TOKEN)
 
 
 def check_text_length(request: GenerateRequest, limit: int, longest_token: int) -> None:
@@ -61,7 +66,7 @@ def check_text_length(request: GenerateRequest, limit: int, longest_token: int) 
             check_countable(prompt, limit, longest_token, verb="truncated")
         return
     if isinstance(prompt, str):
-        size = len(prompt)
+        size = len(prompt) + len(request.suffix or "")
         param = "prompt"
     elif isinstance(prompt, Conversation):
         size = _estimate_conversation_size(prompt)

@@ -40,6 +40,7 @@ from .engine_backends import (
     TokenBackend,
 )
 from .foreign_reasoning import drop_foreign_reasoning
+from .infill_encoding import build_no_infill_error
 from .prompt_encoding import EncodedPrompt, strip_reused_ids
 from .prompt_length import check_text_length, estimate_prompt_tokens
 from .prompt_truncation import build_dropped_warning, build_fitting_prompt, truncate_prompt
@@ -120,8 +121,15 @@ async def prepare_job(
     if not isinstance(backend, TokenBackend | EventBackend):
         raise build_no_generation_error(backend)
     request, budget_warnings = replace_budget_hint(model, request, terms)
+    if request.suffix is not None and not model.supports_suffix:
+        raise build_no_infill_error()
+    # The pipeline encodes the suffix itself if the model has tokens for it.
+    encodes_suffix = request.suffix is not None and model.infill_tokens is not None
     warnings = check_request(
-        request, model.capabilities, terms, renders_prompt=isinstance(backend, TokenBackend)
+        msgspec.structs.replace(request, suffix=None) if encodes_suffix else request,
+        model.capabilities,
+        terms,
+        renders_prompt=isinstance(backend, TokenBackend),
     )
     warnings += budget_warnings
     if isinstance(request.prompt, Conversation):
@@ -295,7 +303,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             engine=backend.engine,
             queue_ticket=build_ticket(model, request, self.terms, len(encoded.ids)),
             vocabulary=backend.vocabulary,
-            eos=backend.eos,
+            eos=self._join_end_ids(encoded),
             prompt=encoded.ids,
             prompt_text=encoded.text,
             requests=requests,
@@ -307,6 +315,12 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             choice_pipelines=tuple(choice_pipelines),
             applied_edits=encoded.applied_edits,
         )
+
+    def _join_end_ids(self, encoded: EncodedPrompt) -> frozenset[int]:
+        """Return the ids that end a response: the model's, and those of the prompt."""
+        eos = self.backend.eos
+        # Requests share the model's set unless they need another.
+        return eos | encoded.end_ids if encoded.end_ids else eos
 
     def _limit_max_tokens(self, prompt: int) -> tuple[int, FinishReason]:
         """Return the maximum number of tokens to generate, and the reason of an answer
@@ -351,7 +365,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
                 else grammar.build_matcher()
                 for _ in range(candidates)
             ]
-        stop_token_ids = NO_IDS if limits.ignore_eos else self.backend.eos
+        stop_token_ids = NO_IDS if limits.ignore_eos else self._join_end_ids(encoded)
         if limits.stop_token_ids:
             stop_token_ids = stop_token_ids.union(limits.stop_token_ids)
         vision = self.backend.vision

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from ..core.capabilities import Capabilities
+from ..core.capabilities import Capabilities, Feature
 from ..core.encoder import Encoder, TextEncoder
 from ..core.engine import Engine
 from ..core.engine_control import EngineControl
@@ -190,6 +190,13 @@ class ServedModel:
             if isinstance(backend, TokenBackend)
             else None
         )
+
+    @property
+    def supports_suffix(self) -> bool:
+        """Whether a request may have a suffix: the model has tokens for it, or its
+        engine takes prompts with a suffix itself.
+        """
+        return self.infill_tokens is not None or Feature.SUFFIX in self.capabilities.features
 
     @property
     def tokenizer(self) -> Tokenizer | None:

@@ -8,8 +8,7 @@ from ..core.answer_size import AnswerSize
 from ..core.events import Event, Finished, Started, Usage
 
 ESTIMATE_WARNING = (
-    "usage: the model's server has not reported all token counts; they are null or estimated from "
-    "the text"
+    "usage is an estimate from the text: the model's server has not reported all token counts"
 )
 
 

@@ -70,12 +70,20 @@ def find_infill_tokens(special_tokens: Mapping[str, int]) -> InfillTokens | None
 
 
 def build_infill_prompt(
-    tokenizer: HfTokenizer, tokens: InfillTokens, prefix: str, suffix: str
+    tokenizer: HfTokenizer,
+    tokens: InfillTokens,
+    prefix: str,
+    suffix: str,
+    *,
+    add_special_tokens: bool = True,
 ) -> InfillPrompt:
-    """Build the prompt. Names of control tokens in the texts are plain text."""
+    """Build the prompt. Names of control tokens in the texts are plain text.
+
+    add_special_tokens: begin with the tokens that begin any text, such as BOS.
+    """
     special = tokenizer.special_tokens
     ids = (
-        *tokenizer.wrapping.prefix,
+        *(tokenizer.wrapping.prefix if add_special_tokens else ()),
         special[tokens.prefix],
         *tokenizer.encode(prefix, special=False),
         special[tokens.suffix],

@@ -256,7 +256,7 @@ const ollama = {
 		addTokens(reply, null, data.logprobs, readPart(thinking, calls, content));
 		if (data.done) {
 			reply.finish = data.done_reason;
-			reply.usage = { prompt: data.prompt_eval_count, completion: data.eval_count };
+			if ("eval_count" in data) reply.usage = { prompt: data.prompt_eval_count, completion: data.eval_count };
 		}
 	},
 };

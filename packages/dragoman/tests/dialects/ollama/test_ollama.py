@@ -139,7 +139,7 @@ def test_generate_prompt_is_conversation_unless_raw():
     raw = generate(raw=True).call.requests[0]
     assert (raw.prompt, raw.return_prompt, raw.add_special_tokens) == ("hello", False, True)
     infill = generate(suffix="end")
-    assert (infill.call.requests[0].prompt, infill.suffix) == ("hello", "end")
+    assert (infill.call.requests[0].prompt, infill.call.requests[0].suffix) == ("hello", "end")
 
 
 def test_options_set_sampling_and_limits():

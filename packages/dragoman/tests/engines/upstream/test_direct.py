@@ -279,7 +279,7 @@ async def test_direct_delta_with_stop_string_ends_stream() -> None:
     assert b"four" not in body
     events, _, warning = body.partition(b": dragoman_warnings ")
     assert events.endswith(b'data: {"type":"message_stop"}\n\n')
-    assert b"token counts" in warning
+    assert b"usage is an estimate" in warning
     assert engine.n_direct >= 2
     assert engine.was_left
 

@@ -81,6 +81,13 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
     if logprob_ids and body.echo:
         # As in vLLM: the logprobs of an echoed prompt have no such alternatives.
         raise invalid_value("logprob_token_ids", "it cannot be combined with 'echo'")
+    suffix = body.suffix or None
+    if suffix is not None and body.echo:
+        # The model sees the suffix before the answer, so that no echo could show the
+        # prompt where it belongs.
+        raise invalid_value("suffix", "it cannot be combined with 'echo'")
+    if suffix is not None and not all(isinstance(prompt, str) for prompt in prompts):
+        raise invalid_value("suffix", "it needs prompts that are texts")
     best_of = body.best_of or None
     if best_of is not None and best_of < choices:
         raise invalid_value("best_of", f"it must not be less than n={choices}")
@@ -103,6 +110,7 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
         GenerateRequest(
             model=model,
             prompt=prompt,
+            suffix=suffix,
             choices=choices,
             best_of=best_of,
             sampling=sampling,

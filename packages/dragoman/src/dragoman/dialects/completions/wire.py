@@ -23,6 +23,10 @@ class CompletionsBody(GenerationFields, frozen=True, kw_only=True):
         str | list[str | TokenId | list[TokenId]] | None,
         Note("a string, strings, token ids, or several lists of token ids; at most 2048 prompts"),
     ] = None
+    suffix: Annotated[
+        str | None,
+        Note("rejected where the model has no tokens for fill-in-the-middle, and with echo"),
+    ] = None
     best_of: Annotated[
         Annotated[int, Meta(ge=0, le=20)] | None, Note("at least n; no streaming if greater than n")
     ] = None
@@ -33,7 +37,6 @@ class CompletionsBody(GenerationFields, frozen=True, kw_only=True):
 
 
 _UNSUPPORTED = (
-    *reject("suffix", "fill-in-the-middle is not supported", ""),
     *reject("prompt_embeds", "prompts must be text or token ids"),
     *reject("thinking_token_budget", "completions do not separate reasoning from text", -1),
 )

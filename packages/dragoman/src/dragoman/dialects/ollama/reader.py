@@ -62,15 +62,12 @@ class OllamaCall(Struct, frozen=True):
     keep_alive: idle seconds after which the model is unloaded; infinity is never, None
         is the server's setting.
     num_ctx: the context length that the client expects, in tokens.
-    suffix: the text after the answer (fill-in-the-middle); the prompt is then a plain
-        text.
     """
 
     call: GenerationCall
     has_prompt: bool
     keep_alive: float | None = None
     num_ctx: int | None = None
-    suffix: str | None = None
 
     @property
     def model(self) -> str:
@@ -220,6 +217,7 @@ class _CallReader:
         request = GenerateRequest(
             model=model,
             prompt=prompt,
+            suffix=suffix,
             sampling=self._sampling,
             limits=self._limits,
             constraint=constraint,
@@ -251,7 +249,7 @@ class _CallReader:
             self._unknown,
             field_names=OLLAMA_NAMES if is_chat else OLLAMA_GENERATE_NAMES,
         )
-        return OllamaCall(call, has_prompt, read_keep_alive(body.keep_alive), self._num_ctx, suffix)
+        return OllamaCall(call, has_prompt, read_keep_alive(body.keep_alive), self._num_ctx)
 
 
 def _read_think(think: bool | str | None) -> ReasoningOptions:

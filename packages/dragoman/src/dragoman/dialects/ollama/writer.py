@@ -238,7 +238,8 @@ class OllamaWriter(LineFraming):
         # than the client's.
         if self._options.returns_context and context_ids and UNKNOWN_TOKEN_ID not in context_ids:
             context = b',"context":[%s]' % b",".join([b"%d" % id for id in context_ids])
-        # Ollama leaves counts out that it does not have.
+        # Ollama leaves counts out that it does not have, and its streams have no place
+        # for a warning that a count is an estimate.
         prompt_count = eval_count = b""
         if usage.prompt is not None and usage.completion is not None and not usage.is_estimate:
             prompt_count = b'"prompt_eval_count":%d,' % usage.prompt

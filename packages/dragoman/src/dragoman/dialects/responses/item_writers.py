@@ -88,10 +88,10 @@ def render_call(
 
 
 def render_usage(usage: Usage) -> bytes:
-    """Render usage; null if the counts are unknown or estimates. Both API references
-    require integers in all fields, so unknown details are 0 here.
+    """Render usage; null if the counts are unknown. Both API references require
+    integers in all fields, so unknown details are 0 here.
     """
-    if usage.prompt is None or usage.completion is None or usage.is_estimate:
+    if usage.prompt is None or usage.completion is None:
         return b"null"
     return (
         b'{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d,"cache_write_tokens":%d},'

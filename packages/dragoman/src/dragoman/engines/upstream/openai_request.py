@@ -86,6 +86,8 @@ def encode_request(
             warnings=tuple(find_omissions(request.prompt.messages, kind)),
         )
     body["prompt"] = request.prompt
+    if request.suffix is not None:
+        body["suffix"] = request.suffix
     limit = resolve_max_tokens(request, defaults)
     if limit is not None:
         body["max_tokens"] = limit

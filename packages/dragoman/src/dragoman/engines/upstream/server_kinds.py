@@ -74,6 +74,7 @@ class ServerKind(Struct, frozen=True):
     max_logprobs: int = 20
 
 
+# Without `suffix`, which vLLM rejects, and SGLang and llama.cpp ignore.
 _OPENAI_FEATURES = frozenset(
     {
         Feature.JSON_OBJECT,
@@ -133,10 +134,10 @@ _LOCAL = _OPENAI | _TEMPLATE | {"top_k", "min_p", "repetition_penalty"}
 
 
 _ALL = (
-    ServerKind("compatible", _OPENAI_FEATURES, _OPENAI),
+    ServerKind("compatible", _OPENAI_FEATURES | {Feature.SUFFIX}, _OPENAI),
     ServerKind(
         "openai",
-        _OPENAI_FEATURES,
+        _OPENAI_FEATURES | {Feature.SUFFIX},
         _OPENAI,
         owners=("openai", "openai-internal", "system"),
         max_tokens_field="max_completion_tokens",
@@ -161,7 +162,7 @@ _ALL = (
     ),
     ServerKind(
         "dragoman",
-        _VLLM_FEATURES | {Feature.REASONING_BUDGET},
+        _VLLM_FEATURES | {Feature.REASONING_BUDGET, Feature.SUFFIX},
         _VLLM | {"close_at_limit"},
         owners=("dragoman",),
         unlimited_max_tokens=b"-1",

@@ -23,7 +23,6 @@ from ...pipeline.engine_backends import TokenBackend
 from ...pipeline.model_lifecycle import ModelSlot
 from ...pipeline.request_preparation import TokenJob
 from ...pipeline.served_model import ServedModel
-from ...prompts.fill_in_the_middle import build_infill_prompt
 from ..auth import Access
 from ..call_admission import admit_call, build_header
 from ..client_warnings import collect_warnings
@@ -109,8 +108,7 @@ def _render_status(
 def _adapt_call(
     http: HttpRequest, ollama_call: OllamaCall, slot: ModelSlot, model: ServedModel, name: str
 ) -> GenerationCall:
-    """Adapt the call to its model: the name, the warnings, and the prompt of a
-    fill-in-the-middle request.
+    """Adapt the call to its model: the name and the warnings.
 
     Raises:
         RequestError: the model does not support the call.
@@ -124,7 +122,6 @@ def _adapt_call(
     warnings += explain_keep_alive(http, slot, ollama_call.keep_alive)
     request = call.requests[0]
     backend = model.backend
-    suffix = ollama_call.suffix
     prompt = request.prompt
     renders_tokens = isinstance(backend, TokenBackend)
     if isinstance(prompt, Conversation):
@@ -135,12 +132,8 @@ def _adapt_call(
             raise Unsupported(
                 f"{abbreviate(name)} does not support context: its engine takes no tokens"
             )
-    if suffix is not None:
-        tokens = model.infill_tokens
-        if tokens is None or not isinstance(backend, TokenBackend) or not isinstance(prompt, str):
-            raise Unsupported(f"{abbreviate(name)} does not support insert", param="suffix")
-        infill = build_infill_prompt(backend.tokenizer, tokens, prompt, suffix)
-        limits = replace(request.limits, stop_token_ids=infill.stop_ids)
-        request = replace(request, prompt=infill.ids, limits=limits)
+    if request.suffix is not None and not model.supports_suffix:
+        # Ollama's own words, which its clients look for.
+        raise Unsupported(f"{abbreviate(name)} does not support insert", param="suffix")
     request = replace(request, model=name, return_prompt=request.return_prompt and renders_tokens)
     return replace(call, requests=(request,), warnings=tuple(warnings))
