@@ -69,11 +69,14 @@ class SealKind(StrEnum):
     ANTHROPIC: the signature of a thinking block.
     ANTHROPIC_REDACTED: the data of a redacted_thinking block.
     OPENAI: the encrypted content of a reasoning item.
+    OPENROUTER: another vendor's signature or encrypted content, as the JSON object of
+        an entry of `reasoning_details` without its text.
     """
 
     ANTHROPIC = "anthropic:"
     ANTHROPIC_REDACTED = "anthropic-redacted:"
     OPENAI = "openai:"
+    OPENROUTER = "openrouter:"
 
     def read(self, seal: str) -> str | None:
         """Return the vendor's own data; None if the seal is of another kind."""

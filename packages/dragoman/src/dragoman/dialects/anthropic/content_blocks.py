@@ -84,9 +84,8 @@ class ThinkingBlockReader:
             # A signature from another vendor than Anthropic already begins with its
             # kind.
             kind = SealKind.ANTHROPIC_REDACTED if field == "data" else SealKind.ANTHROPIC
-            yield Reasoning(
-                thinking, seal=kind + seal if SealKind.OPENAI.read(seal) is None else seal
-            )
+            has_kind = any(kind.read(seal) is not None for kind in SealKind)
+            yield Reasoning(thinking, seal=seal if has_kind else kind + seal)
         # Thinking from another server lacks our signature. Lenient mode accepts it if
         # it has none, but no invalid one.
         elif thinking and (

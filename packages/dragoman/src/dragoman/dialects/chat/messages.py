@@ -19,12 +19,12 @@ from ...core.message import (
     Reasoning,
     Refusal,
     Role,
-    SealKind,
     Text,
     ToolCall,
     ToolResult,
     UploadedMedia,
 )
+from ...core.reasoning_details import ReasoningDetail, read_seal
 from ..field_errors import check_one_of, invalid_value, missing_parameter
 from ..media import read_base64, read_image_url, read_url
 from ..request_body import read_json_object
@@ -32,7 +32,6 @@ from .wire import (
     ChatContentPart,
     ChatToolCall,
     ChatWireMessage,
-    ReasoningDetail,
 )
 
 T = TypeVar("T")
@@ -149,17 +148,7 @@ class _MessageReader:
 
 
 def _read_sealed_detail(detail: ReasoningDetail) -> Reasoning:
-    text = detail.text or detail.summary or ""
-    if detail.signature:
-        return Reasoning(text, seal=SealKind.ANTHROPIC + detail.signature)
-    if detail.data:
-        kind = (
-            SealKind.OPENAI
-            if (detail.format or "").startswith("openai")
-            else SealKind.ANTHROPIC_REDACTED
-        )
-        return Reasoning(text, seal=kind + detail.data)
-    return Reasoning(text)
+    return Reasoning(detail.text or detail.summary or "", seal=read_seal(detail))
 
 
 def _read_required_content(message: ChatWireMessage, path: str) -> tuple[Part, ...]:

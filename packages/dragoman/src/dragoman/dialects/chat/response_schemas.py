@@ -53,12 +53,15 @@ class AnsweredReasoning(Struct, frozen=True):
     """A part of the reasoning, signed or encrypted by its vendor, in OpenRouter's
     format. Send it back unchanged.
 
+    format: the vendor's, such as `anthropic-claude-v1` or `openai-responses-v1`.
+    id: the vendor's id of the part.
     index: index of the part.
     """
 
-    type: Literal["reasoning.text", "reasoning.encrypted"]
-    format: Literal["anthropic-claude-v1", "openai-responses-v1"]
+    type: Literal["reasoning.text", "reasoning.summary", "reasoning.encrypted"]
     index: int
+    format: str | UnsetType = UNSET
+    id: str | UnsetType = UNSET
     text: str | UnsetType = UNSET
     signature: str | UnsetType = UNSET
     summary: str | UnsetType = UNSET

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
+from ...core.reasoning_details import ReasoningDetail
 from ..bounds import MAX_MESSAGES, CountOrUnlimited, Logprobs
 from ..generation_fields import (
     FORMAT_FIELDS,
@@ -84,19 +85,6 @@ class ChatToolCall(Struct, frozen=True):
     type: str | None = None
     function: FunctionCallBody | None = None
     custom: CustomCallBody | None = None
-
-
-class ReasoningDetail(Struct, frozen=True):
-    """A piece of replayed reasoning in OpenRouter's format; `type` selects the fields
-    that apply.
-    """
-
-    type: str
-    text: str | None = None
-    summary: str | None = None
-    data: str | None = None
-    signature: str | None = None
-    format: str | None = None
 
 
 class ChatWireMessage(Struct, frozen=True):
@@ -189,7 +177,6 @@ CHAT_NESTED = NestedRules(
         ChatWireMessage: frozenset({"annotations", "cache_control", "id"}),
         ChatContentPart: frozenset({"annotations", "cache_control", "prompt_cache_breakpoint"}),
         ChatToolCall: frozenset({"index"}),
-        ReasoningDetail: frozenset({"id", "index"}),
         ChatWireTool: frozenset({"cache_control"}),
         StructuredOutputs: frozenset({"disable_fallback"}),
     },

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from ...core.events import (
     ChoiceFinished,
     Event,
@@ -24,7 +26,8 @@ from ...core.events import (
     ToolCallStart,
     Usage,
 )
-from ...core.message import Reasoning, Refusal, SealKind, Text
+from ...core.message import Reasoning, Refusal, Text
+from ...core.reasoning_details import build_reasoning_detail
 from ...core.reply import Choice, Reply
 from ..chunk_envelope import ChunkEnvelope, ChunkWriter, RenderOptions, render_finish_reason
 from ..interfaces import Header, Profile
@@ -43,26 +46,6 @@ from ..vllm_response_fields import (
 def render_reasoning(names: tuple[str, ...], text: bytes) -> bytes:
     """Render reasoning under each of the names that clients read. text: as JSON."""
     return b",".join(b'"%s":%s' % (name.encode(), text) for name in names)
-
-
-def render_reasoning_detail(text: str, seal: str, index: int) -> bytes:
-    """Render reasoning with its seal, in OpenRouter's format. A client sends it back
-    unchanged.
-    """
-    # `format` names the vendor: by it, the reader passes the seal on as the right kind
-    # when the client sends it back.
-    format = b"anthropic-claude-v1"
-    kind = b"reasoning.encrypted"
-    if (signature := SealKind.ANTHROPIC.read(seal)) is not None:
-        kind = b"reasoning.text"
-        fields = b'"text":%s,"signature":%s' % (encode_string(text), encode_string(signature))
-    elif (data := SealKind.ANTHROPIC_REDACTED.read(seal)) is not None:
-        fields = b'"data":' + encode_string(data)
-    else:
-        format = b"openai-responses-v1"
-        data = seal.removeprefix(SealKind.OPENAI)
-        fields = b'"summary":%s,"data":%s' % (encode_string(text), encode_string(data))
-    return b'{"type":"%s",%s,"format":"%s","index":%d}' % (kind, fields, format, index)
 
 
 def render_call_start(event: ToolCallStart, index: int) -> bytes:
@@ -128,7 +111,8 @@ def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, leg
         fields.append(render_reasoning(names, encode_string(reasoning) if reasoning else b"null"))
     if sealed:
         details = (
-            render_reasoning_detail(part.text, part.seal, i) for i, part in enumerate(sealed)
+            msgspec.json.encode(build_reasoning_detail(part.text, part.seal, i))
+            for i, part in enumerate(sealed)
         )
         fields.append(b'"reasoning_details":[%s]' % b",".join(details))
     return b"{%s}" % b",".join(fields)
@@ -360,7 +344,8 @@ class ChatWriter(ChunkWriter):
             open_texts.clear()
         open_texts.append(text)
         if event.seal:
-            detail = render_reasoning_detail("".join(open_texts), event.seal, count)
+            text = "".join(open_texts)
+            detail = msgspec.json.encode(build_reasoning_detail(text, event.seal, count))
             fields.append(b'"reasoning_details":[%s]' % detail)
             self._reasoning[event.choice] = ([], count + 1)
         return b",".join(fields)

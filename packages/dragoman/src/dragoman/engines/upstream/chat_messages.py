@@ -24,6 +24,7 @@ from ...core.message import (
     ToolResult,
     UploadedMedia,
 )
+from ...core.reasoning_details import build_reasoning_detail
 from .server_kinds import ServerKind
 
 
@@ -87,6 +88,11 @@ def _encode_assistant(message: Message, kind: ServerKind) -> dict[str, Any]:
     }
     if reasoning:
         encoded |= dict.fromkeys(kind.reasoning_fields, reasoning)
+    sealed = [part for part in message.parts if isinstance(part, Reasoning) and part.seal]
+    if sealed and kind.has_reasoning_details:
+        encoded["reasoning_details"] = [
+            build_reasoning_detail(part.text, part.seal, i) for i, part in enumerate(sealed)
+        ]
     if any(call.custom for call in calls) and not kind.has_openai_tools:
         raise Unsupported("The upstream does not support free-form tools.", param="messages")
     if calls:

@@ -10,11 +10,11 @@ import msgspec
 
 from ...core.errors import EngineError
 from ...core.events import ReasoningDelta, RefusalDelta
-from ...core.message import SealKind
+from ...core.reasoning_details import read_seal
 from .answer_items import CallItem, ItemSequencer, TextKind, render_arguments
 from .chunk_tokens import Tokens
 from .content_parts import join_content, read_content
-from .wire import CallDelta, Delta, ReasoningDetail
+from .wire import CallDelta, Delta
 
 _LEGACY_INDEX = -1
 """The index of the call in `function_call`, which has none."""
@@ -56,8 +56,9 @@ def _read_reasoning(delta: Delta) -> Iterator[tuple[TextKind, str, str]]:
     texts = dict.fromkeys(join_content(field, ReasoningDelta) for field in fields)
     text = "".join(texts)
     details = [
-        (detail.text or detail.summary or "", _read_seal(detail))
+        (detail.text or detail.summary or "", read_seal(detail))
         for detail in delta.reasoning_details or ()
+        if detail is not None
     ]
     if not text:
         for detail_text, seal in details:
@@ -67,17 +68,6 @@ def _read_reasoning(delta: Delta) -> Iterator[tuple[TextKind, str, str]]:
     yield ReasoningDelta, text, ""
     for _, seal in details:
         yield ReasoningDelta, "", seal
-
-
-def _read_seal(detail: ReasoningDetail) -> str:
-    """Return the seal of an entry of `reasoning_details`; empty if it has none."""
-    format = detail.format or ""
-    if detail.signature and not detail.data:
-        return SealKind.ANTHROPIC + detail.signature
-    if not detail.data:
-        return ""
-    is_anthropic = format.startswith("anthropic")
-    return (SealKind.ANTHROPIC_REDACTED if is_anthropic else SealKind.OPENAI) + detail.data
 
 
 class ToolCallReader:

@@ -129,7 +129,7 @@ class UpstreamEngine:
             kind.max_logprobs,
             config.native_tools,
             config.native_reasoning,
-            verifies_reasoning=kind.wire is not Wire.CHAT,
+            verifies_reasoning=kind.wire is not Wire.CHAT or kind.has_reasoning_details,
             has_one_choice=kind.wire is not Wire.CHAT,
         )
 

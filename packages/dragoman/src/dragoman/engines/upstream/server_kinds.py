@@ -35,6 +35,8 @@ class ServerKind(Struct, frozen=True):
     unlimited_max_tokens: JSON value of max_tokens for "the rest of the context" in
         Completions; None if there is none.
     reasoning_fields: fields that accept past reasoning of the assistant.
+    has_reasoning_details: whether reasoning may have seals, which are sent back as
+        OpenRouter's `reasoning_details`.
     returns_token_ids: whether it returns token ids on request, and usage with every
         chunk.
     has_developer_role: whether it accepts the developer role.
@@ -60,6 +62,7 @@ class ServerKind(Struct, frozen=True):
     max_tokens_field: str = "max_tokens"
     unlimited_max_tokens: bytes | None = None
     reasoning_fields: tuple[str, ...] = ("reasoning_content",)
+    has_reasoning_details: bool = False
     returns_token_ids: bool = False
     has_developer_role: bool = False
     has_openai_tools: bool = False
@@ -134,7 +137,12 @@ _LOCAL = _OPENAI | _TEMPLATE | {"top_k", "min_p", "repetition_penalty"}
 
 
 _ALL = (
-    ServerKind("compatible", _OPENAI_FEATURES | {Feature.SUFFIX}, _OPENAI),
+    ServerKind(
+        "compatible",
+        _OPENAI_FEATURES | {Feature.SUFFIX},
+        _OPENAI,
+        has_reasoning_details=True,
+    ),
     ServerKind(
         "openai",
         _OPENAI_FEATURES | {Feature.SUFFIX},
@@ -165,6 +173,7 @@ _ALL = (
         _VLLM_FEATURES | {Feature.REASONING_BUDGET, Feature.SUFFIX},
         _VLLM | {"close_at_limit"},
         owners=("dragoman",),
+        has_reasoning_details=True,
         unlimited_max_tokens=b"-1",
         returns_token_ids=True,
         has_encoding_options=True,

@@ -10,6 +10,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct, field
 
+from ...core.reasoning_details import ReasoningDetail
+
 
 class TokenLogprobEntry(Struct, frozen=True, gc=False):
     """One token of a chat completion's logprobs."""
@@ -51,21 +53,6 @@ class CallDelta(Struct, frozen=True):
     custom: Custom | None = None
 
 
-class ReasoningDetail(Struct, frozen=True, omit_defaults=True):
-    """An entry of OpenRouter's `reasoning_details`: text, a summary, or encrypted
-    reasoning.
-    """
-
-    type: str | None = None
-    text: str | None = None
-    summary: str | None = None
-    signature: str | None = None
-    data: str | None = None
-    format: str | None = None
-    id: str | None = None
-    index: int | None = None
-
-
 class Delta(Struct, frozen=True):
     """A delta, or the message of a non-streamed response.
 
@@ -80,7 +67,7 @@ class Delta(Struct, frozen=True):
     reasoning_content: object = None
     reasoning_text: object = None
     thinking: object = None
-    reasoning_details: list[ReasoningDetail] | None = None
+    reasoning_details: list[ReasoningDetail | None] | None = None
     refusal: str | None = None
     tool_calls: list[CallDelta | None] | CallDelta | None = None
     function_call: Function | None = None
