@@ -116,7 +116,9 @@ def fold_chat(choices: list[dict[str, Any]]) -> Answer:
     reason = choices[-1]["finish_reason"]
     assert (reason == "tool_calls") is (bool(calls) and reason not in ("length", "content_filter"))
     return Answer(
-        *texts.values(),
+        texts["content"],
+        texts["reasoning"],
+        texts["refusal"],
         tuple((name, normalize(arguments)) for name, arguments in calls),
         "stop" if reason == "tool_calls" else reason,
     )
@@ -137,9 +139,15 @@ def read_responses(body: dict[str, Any]) -> Answer | Failure:
                 texts["reasoning"] += "".join(part["text"] for part in parts)
             case _:
                 calls.append((item["name"], normalize(item["arguments"])))
-    details = body.get("incomplete_details") or {}
+    details: dict[str, Any] = body.get("incomplete_details") or {}
     reasons = {None: "stop", "max_output_tokens": "length", "content_filter": "content_filter"}
-    return Answer(*texts.values(), tuple(calls), reasons[details.get("reason")])
+    return Answer(
+        texts["output_text"],
+        texts["reasoning"],
+        texts["refusal"],
+        tuple(calls),
+        reasons[details.get("reason")],
+    )
 
 
 def read_responses_stream(stream: bytes) -> Answer | Failure:
@@ -243,8 +251,8 @@ def fold_ollama(lines: list[dict[str, Any]]) -> Answer:
 
 
 FUNCTIONS = ("add", "get_weather")
-PARAMETERS = {"type": "object", "properties": {"a": {}}}
-FUNCTION_TOOLS = [
+PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"a": {}}}
+FUNCTION_TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": name, "parameters": PARAMETERS}} for name in FUNCTIONS
 ]
 DIALECTS = {

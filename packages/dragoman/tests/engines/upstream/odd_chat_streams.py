@@ -6,10 +6,18 @@ import json
 from typing import Any
 
 from tests.engines.upstream.client_answers import Answer, Failure
-from tests.engines.upstream.odd_stream import Case, sse
+from tests.engines.upstream.odd_stream import (
+    ADD,
+    CONTRADICTION,
+    CUT_OFF,
+    FAILED,
+    OVERLOADED,
+    Case,
+    sse,
+)
 
 DONE = "[DONE]"
-STOP = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+STOP: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 
 
 def delta(**fields: Any) -> dict[str, Any]:
@@ -37,10 +45,6 @@ def calls(*entries: dict[str, Any]) -> dict[str, Any]:
 
 
 CALL_END = end("tool_calls")
-ADD = (("add", '{"a": 1}'),)
-FAILED = Failure("The upstream failed")
-CUT_OFF = Failure("cut off")
-CONTRADICTION = Failure("contradicts")
 
 
 def build(name: str, expected: Answer | Failure, *events: Any, **options: Any) -> Case:
@@ -791,6 +795,28 @@ WHOLE = (
 )
 FRAMING = (
     build(
+        "error as bare JSON",
+        OVERLOADED,
+        delta(content="ab"),
+        {"error": {"message": "boom", "code": 529}},
+        field="",
+        prefix="data: ",
+    ),
+    build("reason in capitals", Answer("ab"), delta(content="ab"), end("STOP"), DONE),
+    Case(
+        "compatible",
+        "stream that is called JSON",
+        sse(delta(content="ab"), STOP, DONE),
+        Answer("ab"),
+        "application/json",
+    ),
+    Case(
+        "compatible",
+        "JSON that is called a stream",
+        json.dumps(choice(message={"content": "ab"}, finish_reason="stop"), indent=2).encode(),
+        Answer("ab"),
+    ),
+    build(
         "comments, retry and ids",
         Answer("ab"),
         delta(content="ab"),
@@ -836,7 +862,6 @@ FRAMING = (
         DONE,
     ),
 )
-OVERLOADED = Failure("overloaded", "overloaded")
 ERRORS = (
     build(
         "error envelope",

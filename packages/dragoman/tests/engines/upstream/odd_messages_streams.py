@@ -6,15 +6,21 @@ import json
 from typing import Any
 
 from tests.engines.upstream.client_answers import Answer, Failure
-from tests.engines.upstream.odd_stream import Case, sse
+from tests.engines.upstream.odd_stream import (
+    ADD,
+    CONTRADICTION,
+    CUT_OFF,
+    FAILED,
+    OVERLOADED,
+    Case,
+    sse,
+)
 
-START = {"type": "message_start", "message": {"id": "msg_1", "content": [], "usage": {}}}
+START: dict[str, Any] = {
+    "type": "message_start",
+    "message": {"id": "msg_1", "content": [], "usage": {}},
+}
 STOP = {"type": "message_stop"}
-OVERLOADED = Failure("overloaded", "overloaded")
-FAILED = Failure("The upstream failed")
-CUT_OFF = Failure("cut off")
-CONTRADICTION = Failure("contradicts")
-ADD = (("add", '{"a": 1}'),)
 
 
 def start(*content: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -44,7 +50,12 @@ def finish(reason: str | None = "end_turn", **fields: Any) -> dict[str, Any]:
 
 
 def use(index: int = 0, input: Any = None, name: str = "add", **fields: Any) -> dict[str, Any]:
-    block = {"type": "tool_use", "id": f"t{index}", "name": name, "input": input or {}}
+    block: dict[str, Any] = {
+        "type": "tool_use",
+        "id": f"t{index}",
+        "name": name,
+        "input": input or {},
+    }
     return begin(index, **{**block, **fields})
 
 
@@ -718,6 +729,26 @@ ERRORS = (
     build("error as a message", FAILED, START, {"type": "error", "message": "boom"}),
 )
 WHOLE = (
+    Case(
+        "anthropic",
+        "JSON that is called a stream",
+        json.dumps(
+            {
+                "type": "message",
+                "content": [{"type": "text", "text": "ab"}],
+                "stop_reason": "end_turn",
+            },
+            indent=2,
+        ).encode(),
+        Answer("ab"),
+    ),
+    Case(
+        "anthropic",
+        "stream that is called JSON",
+        sse(START, *AB, finish(), STOP),
+        Answer("ab"),
+        "application/json",
+    ),
     whole(
         "message that is not streamed",
         Answer("ab", "hm", calls=ADD),

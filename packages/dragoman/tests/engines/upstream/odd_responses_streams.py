@@ -6,14 +6,17 @@ import json
 from typing import Any
 
 from tests.engines.upstream.client_answers import Answer, Failure
-from tests.engines.upstream.odd_stream import Case, sse
+from tests.engines.upstream.odd_stream import (
+    ADD,
+    CONTRADICTION,
+    CUT_OFF,
+    FAILED,
+    OVERLOADED,
+    Case,
+    sse,
+)
 
 CREATED = {"type": "response.created", "response": {"id": "resp_1", "status": "in_progress"}}
-OVERLOADED = Failure("overloaded", "overloaded")
-FAILED = Failure("The upstream failed")
-CUT_OFF = Failure("cut off")
-CONTRADICTION = Failure("contradicts")
-ADD = (("add", '{"a": 1}'),)
 
 
 def event(type: str, **fields: Any) -> dict[str, Any]:
@@ -40,7 +43,9 @@ def end(type: str = "completed", **response: Any) -> dict[str, Any]:
 
 
 def message(*texts: str, **fields: Any) -> dict[str, Any]:
-    content = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
+    content: list[dict[str, Any]] = [
+        {"type": "output_text", "text": text, "annotations": []} for text in texts
+    ]
     return {"type": "message", "role": "assistant", "content": content, **fields}
 
 
@@ -986,6 +991,21 @@ REASONING = (
     ),
 )
 WHOLE = (
+    Case(
+        "responses",
+        "JSON that is called a stream",
+        json.dumps(
+            {"object": "response", "status": "completed", "output": [message("ab")]}, indent=2
+        ).encode(),
+        Answer("ab"),
+    ),
+    Case(
+        "responses",
+        "stream that is called JSON",
+        sse(CREATED, ADDED, text("ab"), DONE, end()),
+        Answer("ab"),
+        "application/json",
+    ),
     whole(
         "response that is not streamed",
         Answer("ab", calls=ADD),

@@ -9,6 +9,13 @@ from typing import Any, NamedTuple
 from tests.engines.upstream.client_answers import Answer, Failure
 
 
+ADD = (("add", '{"a": 1}'),)
+CUT_OFF = Failure("cut off")
+CONTRADICTION = Failure("contradicts")
+FAILED = Failure("The upstream failed")
+OVERLOADED = Failure("overloaded", "overloaded")
+
+
 class Case(NamedTuple):
     """An upstream's answer. body: the body of its response.
 

@@ -148,8 +148,7 @@ class ItemSequencer:
         if seal or self._split is not item:
             self._end_halves()
         text = item.join_halves(text)
-        if item.half:
-            self._split = item
+        self._split = item if item.half else None
         if text:
             self.record(item, text)
         elif not tokens and not seal:
@@ -249,6 +248,18 @@ class ItemSequencer:
                 if not entry.name:
                     raise EngineError("The upstream started a tool call without a name.")
                 self.end_call(entry)
+
+    def record_plain(self, item: TextItem, text: str) -> bool:
+        """Record a piece of text while no call is open, whose event the caller emits;
+        return whether it is as plain as most texts are. If not, call `add`.
+        """
+        if self._split is not None or (not text.isascii() and has_surrogates(text)):
+            return False
+        if self._last_by_kind.get(item.kind) is item:
+            item.pieces.append(text)
+        else:
+            self.record(item, text)
+        return True
 
     def record(self, item: TextItem, text: str) -> None:
         """Record a piece of text, whose event the caller emits. Raises as `add`."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from ...core.errors import EngineError
-from ...core.events import ReasoningDelta, RefusalDelta
+from ...core.events import ReasoningDelta, RefusalDelta, TextDelta
 from ...core.reasoning_details import read_seal
 from .answer_items import CallItem, ItemSequencer, TextKind, render_arguments
 from .chunk_tokens import Tokens
@@ -20,28 +20,35 @@ _LEGACY_INDEX = -1
 """The index of the call in `function_call`, which has none."""
 
 
-def is_plain(delta: Delta) -> bool:
-    """Whether a delta has at most a role and content."""
-    return (
-        delta.reasoning is None
-        and delta.reasoning_content is None
-        and delta.tool_calls is None
-        and delta.refusal is None
-        and delta.reasoning_details is None
-        and delta.reasoning_text is None
-        and delta.thinking is None
-        and delta.function_call is None
-        and delta.audio is None
-        and delta.images is None
-    )
+def find_single_text(delta: Delta) -> tuple[TextKind, str] | None:
+    """Return the text of a delta that has nothing else but a role: content or
+    reasoning, as a string. The common case.
+    """
+    if (
+        delta.tool_calls is not None
+        or delta.refusal is not None
+        or delta.reasoning_details is not None
+        or delta.function_call is not None
+        or delta.reasoning_text is not None
+        or delta.thinking is not None
+        or delta.audio is not None
+        or delta.images is not None
+    ):
+        return None
+    content = delta.content
+    reasoning = delta.reasoning or delta.reasoning_content
+    if not reasoning:
+        return (TextDelta, content) if isinstance(content, str) and content else None
+    is_single = delta.reasoning_content in (None, "", reasoning) and not content
+    return (ReasoningDelta, reasoning) if is_single and isinstance(reasoning, str) else None
 
 
 def read_texts(delta: Delta) -> Iterator[tuple[TextKind, str, str]]:
     """Read the texts of a delta: kind, text, and the seal of reasoning. Raises
     EngineError for content that is not text.
     """
-    for name in ("audio", "images"):
-        if getattr(delta, name):
+    for name, content in (("audio", delta.audio), ("images", delta.images)):
+        if content:
             raise EngineError(f"The upstream sent `{name}`, which cannot be passed on.")
     yield from _read_reasoning(delta)
     for kind, text in read_content(delta.content):

@@ -26,10 +26,10 @@ from ...core.events import (
 )
 from ...core.request import GenerateRequest
 from .answer_items import TextItem, TextKind
-from .chunk_deltas import ToolCallReader, is_plain, read_texts
+from .chunk_deltas import ToolCallReader, find_single_text, read_texts
 from .chunk_tokens import read_prompt_tokens, read_tokens
 from .errors import build_event_error, read_error, read_error_event
-from .event_decoding import build_decoder, decode_data, has_surrogates
+from .event_decoding import build_decoder, decode_data
 from .wire import (
     ChunkChoice,
     Delta,
@@ -99,11 +99,12 @@ class ChunkReader:
         Raises RequestError if the upstream rejects the request, EngineError if it fails
         or the chunk is invalid.
         """
-        if (error := _find_error(chunk)) is not None:
+        is_plain = chunk.choices and not chunk.error
+        if not is_plain and (error := _find_error(chunk)) is not None:
             raise build_event_error(error, has_started=self.has_started)
-        choices = [choice for choice in chunk.choices or () if choice is not None]
-        usages = (chunk.usage, *(choice.usage for choice in choices))
-        self._usage = next((usage for usage in usages if usage is not None), self._usage)
+        choices = chunk.choices or ()
+        if chunk.usage is not None:
+            self._usage = chunk.usage
         events: list[Event] = []
         if not self.has_started:
             self.has_started = True
@@ -125,7 +126,7 @@ class ChunkReader:
                     if isinstance(prompt, str)
                     else self._prompt_text or chunk.prompt_text or ""
                 )
-                sources = (chunk, *choices)
+                sources = (chunk, *(choice for choice in choices if choice is not None))
                 # The upstream may have truncated a prompt of token ids; then it returns
                 # other ids than were sent.
                 sent_ids = prompt if isinstance(prompt, tuple) else ()
@@ -147,6 +148,10 @@ class ChunkReader:
                 )
                 events.append(PromptTokens(0, text, tokens))
         for choice in choices:
+            if choice is None:
+                continue
+            if choice.usage is not None:
+                self._usage = choice.usage
             if choice.error:
                 raise build_event_error(read_error(choice.error), has_started=True)
             index = choice.index or 0
@@ -200,8 +205,13 @@ def _find_error(chunk: UpstreamChunk) -> WireError | None:
         return read_error(chunk.error)
     is_error = "error" in (chunk.object_type, chunk.type)
     if is_error or (chunk.choices is None and (chunk.message or chunk.detail)):
-        fields = ("message", "detail", "type", "code", "param")
-        return read_error({name: getattr(chunk, name) for name in fields})
+        fields = {
+            "message": chunk.message or chunk.detail,
+            "type": chunk.type,
+            "code": chunk.code,
+            "param": chunk.param,
+        }
+        return read_error(fields)
     return None
 
 
@@ -220,9 +230,8 @@ class _ChoiceReader:
         self.finish: ChoiceFinished | None = None
         self._finish_word = ""
         self._whole: Delta | None = None
-        self._text = TextItem(TextDelta)
         self._texts: dict[TextKind, TextItem] = {
-            TextDelta: self._text,
+            TextDelta: TextItem(TextDelta),
             ReasoningDelta: TextItem(ReasoningDelta),
             RefusalDelta: TextItem(RefusalDelta),
         }
@@ -235,21 +244,20 @@ class _ChoiceReader:
         # the last chunk.
         if (
             delta is not None
-            and type(text := delta.content) is str
-            and text
             and not chunk.finish_reason
             and chunk.message is None
             and not self.items.is_open
-            and is_plain(delta)
-            and (text.isascii() or not has_surrogates(text))
-            and not self._text.half
+            and (single := find_single_text(delta)) is not None
         ):
             # A fast path for the common case, with the same result as `_read_delta`.
-            self.items.record(self._text, text)
+            kind, text = single
             if self.pending_tokens:
                 tokens = self.pending_tokens + tokens
                 self.pending_tokens = ()
-            return [TextDelta(self.choice, text, tokens)]
+            if self.items.record_plain(self._texts[kind], text):
+                return [kind(self.choice, text, tokens)]
+            self.pending_tokens = tokens
+            tokens = ()
         message = chunk.message
         if delta is None and not (self.items.has_any):
             # A response that is not streamed.
@@ -277,7 +285,7 @@ class _ChoiceReader:
 
     def _read_finish(self, chunk: ChunkChoice, word: str, kv_transfer_params: str | None) -> None:
         self.items.close()
-        reason = _REASON_BY_WORD.get(word)
+        reason = _REASON_BY_WORD.get(word.lower())
         if reason is None:
             raise EngineError(f"The upstream ended its response with {word!r:.80}.")
         stop = chunk.matched_stop if chunk.stop_reason is None else chunk.stop_reason

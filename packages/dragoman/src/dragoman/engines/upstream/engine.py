@@ -49,7 +49,7 @@ from .errors import (
     build_transport_error,
     parse_error,
 )
-from .event_stream import EventStream, StreamReader
+from .event_stream import EventStream, StreamReader, read_body
 from .messages_events import MessageEventReader
 from .messages_request import encode_count_request, encode_messages_request
 from .openai_request import encode_detokenize_request, encode_request, encode_tokenize_request
@@ -335,7 +335,7 @@ class UpstreamEngine:
                 )
             if response.headers.get("content-type", "").startswith("application/json"):
                 body = await _read_limited(response, MAX_JSON_BODY)
-                for event in await _run_if_large(len(body), reader.read_whole, body):
+                for event in await _run_if_large(len(body), read_body, reader, body):
                     if isinstance(event, PromptTokens) and lists_prompt:
                         # The first token has no row in `prompt_logprobs`, and so no
                         # text yet.

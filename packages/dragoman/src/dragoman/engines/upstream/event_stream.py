@@ -140,6 +140,18 @@ class EventStream:
         return True
 
 
+def read_body(reader: StreamReader, body: bytes) -> list[Event]:
+    """Read a body that is said to be JSON; some servers say so of a stream."""
+    if body.lstrip().startswith((b"{", b"[")):
+        return reader.read_whole(body)
+    decoder = SseDecoder()
+    events: list[Event] = []
+    for data in decoder.feed(body + b"\n\n"):
+        if not reader.is_done:
+            events += reader.read(data)
+    return events
+
+
 def decode_warnings(array: bytes) -> tuple[str, ...]:
     """Decode a server's warnings. Returns () for an invalid array, since the header
     contains the warnings too.

@@ -124,7 +124,7 @@ class _OpenBlock:
     def __init__(self, start: _Block, call: CallItem | None) -> None:
         self.start = start
         self.call = call
-        self.signature = [start.signature or ""]
+        self.signature: list[str] = []
         self.is_open = True
         self.is_whole = False
         self._texts: dict[TextKind, TextItem] = {}
@@ -188,6 +188,8 @@ class MessageEventReader:
                 self._count(event.usage)
                 delta = event.delta or _Delta()
                 self._read_stop(delta.stop_reason, delta.stop_sequence)
+            case "message":
+                return self.read_whole(data)
             case "message_stop":
                 self._read_message(message or _Message())
                 return [*self._items.take(), *self._stop()]
@@ -311,7 +313,8 @@ class MessageEventReader:
         if block is None or not block.is_open:
             return
         block.is_open = False
-        if block.start.type == "thinking" and (signature := "".join(block.signature)):
+        signature = "".join(block.signature) or block.start.signature
+        if block.start.type == "thinking" and signature:
             seal = SealKind.ANTHROPIC + clean_text(signature)
             self._items.add(block.find_text(ReasoningDelta), "", seal=seal)
         call = block.call

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ...core.errors import EngineError
 from ...core.events import (
@@ -96,10 +96,12 @@ class _WireEvent(Struct, frozen=True):
     """Any event; `type` selects the fields that apply. The fields of an error are
     either here or in `error`.
 
+    object_type: of a whole response in place of an event.
     part, text, refusal, arguments, input: of events that end a part or a call.
     """
 
     type: str | None = None
+    object_type: str | None = field(name="object", default=None)
     sequence_number: int | None = None
     output_index: int | None = None
     item_id: str | int | None = None
@@ -213,6 +215,8 @@ class ResponseEventReader:
         if self._is_repeated(event.sequence_number, data):
             return []
         type = event.type or name
+        if not type and event.object_type == "response":
+            return self.read_whole(data)
         if type == "error" or (event.error and event.response is None):
             fields = {"message": event.message, "code": event.code, "param": event.param}
             error = read_error(event.error or fields)

@@ -38,6 +38,7 @@ class SseDecoder:
         self._size = 0
         self._after_cr = False
         self._name = ""
+        self._is_bare = False
         self.names: list[str] = []
         self.warnings = b""
 
@@ -69,18 +70,36 @@ class SseDecoder:
                 continue
             line = b"".join((*self._partial_line, piece.rstrip(b"\r\n"))).removeprefix(_BOM)
             self._partial_line.clear()
-            if line.startswith(b"data:"):
-                self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
-            elif line.startswith(b"event:"):
-                self._name = line[6:].strip().decode("utf-8", "replace")
-            elif not line:
-                # Events without data are keepalives.
-                if event := b"\n".join(self._data):
-                    events.append(event)
-                    self.names.append(self._name)
-                self._data = []
-                self._name = ""
-                self._size = 0
-            elif line.startswith(_WARNINGS_COMMENT):
-                self.warnings = line[len(_WARNINGS_COMMENT) :]
+            self._read_line(line, events)
         return events
+
+    def _read_line(self, line: bytes, events: list[bytes]) -> None:
+        """Read a line, and append the event that it ends."""
+        if line.startswith(b"data:"):
+            self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
+        elif self._is_bare and line:
+            self._data.append(line)
+        elif line.startswith(b"{"):
+            # Some gateways send an error, or all of the answer, as bare JSON.
+            self._is_bare = not line.endswith(b"}")
+            if not self._is_bare:
+                self._end_event(events)
+            self._data.append(line)
+            if not self._is_bare:
+                self._end_event(events)
+        elif line.startswith(b"event:"):
+            self._name = line[6:].strip().decode("utf-8", "replace")
+        elif not line:
+            self._end_event(events)
+        elif line.startswith(_WARNINGS_COMMENT):
+            self.warnings = line[len(_WARNINGS_COMMENT) :]
+
+    def _end_event(self, events: list[bytes]) -> None:
+        """Append the event, unless it has no data: those are keepalives."""
+        if event := b"\n".join(self._data):
+            events.append(event)
+            self.names.append(self._name)
+        self._data = []
+        self._name = ""
+        self._is_bare = False
+        self._size = 0

@@ -34,7 +34,7 @@ class Logprobs(Struct, frozen=True, gc=False):
     top_logprobs: list[dict[str, float] | None] | None = None
 
 
-class Function(Struct, frozen=True):
+class Function(Struct, frozen=True, gc=False):
     """A function call. arguments: JSON text, or the object itself."""
 
     name: str | None = None
@@ -46,14 +46,14 @@ class Custom(Struct, frozen=True, gc=False):
     input: str | None = None
 
 
-class CallDelta(Struct, frozen=True):
+class CallDelta(Struct, frozen=True, gc=False):
     index: int | None = None
     id: str | int | None = None
     function: Function | None = None
     custom: Custom | None = None
 
 
-class Delta(Struct, frozen=True):
+class Delta(Struct, frozen=True, gc=False):
     """A delta, or the message of a non-streamed response.
 
     content: a text, or Mistral's list of parts.
@@ -88,7 +88,7 @@ PromptLogprobRows = list[dict[str, PromptLogprobEntry] | None]
 """
 
 
-class ChunkChoice(Struct, frozen=True):
+class ChunkChoice(Struct, frozen=True, gc=False):
     """A choice of a chunk or of a whole response.
 
     delta, message: content of a chat completion: `delta` in a chunk, `message` in a
@@ -141,7 +141,7 @@ class WireError(Struct, frozen=True, gc=False):
     code: str | int | None = None
 
 
-class UpstreamChunk(Struct, frozen=True):
+class UpstreamChunk(Struct, frozen=True, gc=False):
     """A chunk, or a whole response.
 
     object_type, type, message, detail, code, param: of an error without an envelope.
