@@ -310,6 +310,14 @@ TEXTS = (
     build("array for a chunk", Failure("invalid chunk"), "[1]", STOP, DONE),
 )
 REASONING = (
+    build(
+        "LiteLLM's thinking_blocks",
+        Answer("a", "hm"),
+        delta(thinking_blocks=[{"type": "thinking", "thinking": "hm", "signature": "c2ln"}]),
+        delta(content="a"),
+        STOP,
+        DONE,
+    ),
     build("reasoning", Answer("a", "hm"), delta(reasoning="hm"), delta(content="a"), STOP, DONE),
     build(
         "reasoning_content",
@@ -421,6 +429,46 @@ REASONING = (
     ),
 )
 CALLS = (
+    build(
+        "call without arguments",
+        Answer(calls=(("add", "{}"),)),
+        calls(call("", "add", id="c")),
+        CALL_END,
+        DONE,
+    ),
+    build(
+        "arguments as parameters",
+        Answer(calls=ADD),
+        delta(
+            tool_calls=[
+                {"index": 0, "id": "c", "function": {"name": "add", "parameters": {"a": 1}}}
+            ]
+        ),
+        CALL_END,
+        DONE,
+    ),
+    build(
+        "call without a function",
+        Answer(calls=ADD),
+        delta(tool_calls=[{"index": 0, "id": "c", "name": "add", "arguments": '{"a":1}'}]),
+        CALL_END,
+        DONE,
+    ),
+    build(
+        "other ids with index 0, no arguments yet",
+        Answer(calls=(("add", "{}"), ("get_weather", "{}"))),
+        calls(call("", "add", id="c")),
+        calls(call("", "get_weather", id="d")),
+        CALL_END,
+        DONE,
+    ),
+    build(
+        "custom call",
+        Failure("without a name"),
+        delta(tool_calls=[{"index": 0, "id": "c", "custom": {"input": "ab"}}]),
+        CALL_END,
+        DONE,
+    ),
     build(
         "call",
         Answer(calls=ADD),
@@ -795,6 +843,20 @@ WHOLE = (
 )
 FRAMING = (
     build(
+        "usage of another type",
+        Answer("ab"),
+        {**delta(content="ab"), "usage": []},
+        {**STOP, "usage": {"prompt_tokens": "many"}},
+        DONE,
+    ),
+    build(
+        "logprobs of another type",
+        Answer("ab"),
+        choice(delta={"content": "ab"}, logprobs=[]),
+        STOP,
+        DONE,
+    ),
+    build(
         "error as bare JSON",
         OVERLOADED,
         delta(content="ab"),
@@ -863,6 +925,14 @@ FRAMING = (
     ),
 )
 ERRORS = (
+    build("error list", FAILED, delta(content="ab"), {"errors": [{"message": "boom"}]}),
+    build(
+        "empty error",
+        Answer("ab"),
+        {**delta(content="ab"), "error": {}},
+        {**STOP, "error": ""},
+        DONE,
+    ),
     build(
         "error envelope",
         FAILED,

@@ -75,6 +75,24 @@ TEXT = begin(type="text", text="")
 AB = (TEXT, text("ab"), end())
 PING = {"type": "ping"}
 TEXTS = (
+    build(
+        "whole block in its end",
+        Answer("abc"),
+        START,
+        TEXT,
+        text("ab"),
+        {**end(), "content_block": {"type": "text", "text": "abc"}},
+        finish(),
+        STOP,
+    ),
+    build("block without a type", Answer("ab"), START, begin(text="ab"), end(), finish(), STOP),
+    build(
+        "text in message_delta",
+        Failure("out of order"),
+        START,
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn", "text": "ab"}},
+        STOP,
+    ),
     build("plain", Answer("ab"), START, PING, *AB, finish(), STOP),
     build("DONE at the end", Answer("ab"), START, *AB, finish(), "[DONE]", STOP),
     build("no message_start", Failure("out of order"), *AB, finish(), STOP),

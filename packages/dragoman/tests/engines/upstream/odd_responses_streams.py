@@ -668,6 +668,22 @@ def arguments(piece: Any, index: int = 0) -> dict[str, Any]:
 
 CALLS = (
     build(
+        "call without arguments",
+        Answer(calls=(("add", "{}"),)),
+        CREATED,
+        CALL_ADDED,
+        event("output_item.done", output_index=0, item=function_call("")),
+        end(),
+    ),
+    build(
+        "call with another name",
+        Failure("changed the name"),
+        CREATED,
+        CALL_ADDED,
+        event("output_item.done", output_index=0, item=function_call("{}", name="sub")),
+        end(),
+    ),
+    build(
         "call",
         Answer(calls=ADD),
         CREATED,
@@ -845,6 +861,16 @@ def reasoning(kind: str, piece: Any, **fields: Any) -> dict[str, Any]:
 
 REASONING = (
     build(
+        "two reasoning items",
+        Answer("", "a\n\nb"),
+        CREATED,
+        THOUGHT,
+        reasoning("reasoning_summary_text", "a"),
+        item("done", "reasoning"),
+        item("done", "reasoning", 1, summary=[{"type": "summary_text", "text": "b"}]),
+        end(),
+    ),
+    build(
         "summary",
         Answer("", "hm"),
         CREATED,
@@ -991,6 +1017,14 @@ REASONING = (
     ),
 )
 WHOLE = (
+    whole(
+        "item without a type",
+        Answer("ab"),
+        {
+            "status": "completed",
+            "output": [{"role": "assistant", "content": [{"type": "output_text", "text": "ab"}]}],
+        },
+    ),
     Case(
         "responses",
         "JSON that is called a stream",

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from tests.engines.upstream.client_answers import Answer, Failure
 
-
 ADD = (("add", '{"a": 1}'),)
 CUT_OFF = Failure("cut off")
 CONTRADICTION = Failure("contradicts")

@@ -31,6 +31,7 @@ TextKind = type[TextDelta] | type[ReasoningDelta] | type[RefusalDelta]
 """The kind of a text: the event that carries it."""
 
 PARAGRAPH_BREAK = "\n\n"
+"""Separates two pieces of reasoning: no event of an upstream contains the break."""
 MAX_PENDING_CHARACTERS = 8 * 1024 * 1024
 """Limit of the text that is buffered behind an open tool call, in characters."""
 
@@ -116,6 +117,8 @@ class ItemSequencer:
         self._split: TextItem | None = None
         self._last_by_kind: dict[TextKind, TextItem] = {}
         self._has_calls = False
+        # Whether the last event is reasoning that a seal has not ended.
+        self._is_in_reasoning = False
 
     @property
     def is_open(self) -> bool:
@@ -150,19 +153,18 @@ class ItemSequencer:
         text = item.join_halves(text)
         self._split = item if item.half else None
         if text:
+            is_paragraph = item.kind is ReasoningDelta and not item.pieces
             self.record(item, text)
+            if is_paragraph and self._is_in_reasoning:
+                self._put(ReasoningDelta(self._choice, PARAGRAPH_BREAK))
         elif not tokens and not seal:
             return
+        self._is_in_reasoning = item.kind is ReasoningDelta and not seal
         self._put(
             ReasoningDelta(self._choice, text, tokens, seal)
             if seal
             else item.kind(self._choice, text, tokens)
         )
-
-    def add_break(self, item: TextItem) -> None:
-        """Add a break between two paragraphs, which is in no item's text."""
-        self._end_halves()
-        self._put(item.kind(self._choice, PARAGRAPH_BREAK))
 
     def complete(self, item: TextItem, whole: str) -> None:
         """Compare a whole text with its pieces, and add the rest. An empty text says
@@ -189,6 +191,7 @@ class ItemSequencer:
         """
         self._end_halves()
         self._has_calls = True
+        self._is_in_reasoning = False
         call = CallItem(None if id is None else clean_text(id), clean_text(name), custom)
         self._queue.append(call)
         return call
@@ -205,6 +208,18 @@ class ItemSequencer:
         else:
             call.name = name if name.startswith(call.name) else call.name + name
         self._release()
+
+    def complete_name(self, call: CallItem, name: str) -> None:
+        """Compare a whole name with its pieces. Raises EngineError if they contradict
+        each other.
+        """
+        name = clean_text(name)
+        if call.name and name and name != call.name:
+            is_longer = name.startswith(call.name) and not call.has_begun
+            if not is_longer:
+                raise EngineError("The upstream changed the name of a tool call.")
+            call.name = name
+        self.name_call(call, name)
 
     def add_arguments(self, call: CallItem, text: str, tokens: Tokens = ()) -> None:
         """Add a piece of the arguments, or of a custom tool's input. A repeated whole
@@ -230,24 +245,29 @@ class ItemSequencer:
         if rest:
             self.add_arguments(call, rest)
 
-    def end_call(self, call: CallItem) -> None:
-        """End a call: there will be no more arguments."""
+    def end_call(self, call: CallItem, *, is_cut_off: bool = False) -> None:
+        """End a call: there will be no more arguments. Without any, they are `{}`.
+
+        is_cut_off: whether a limit may have cut off the arguments.
+        """
         if call.half:
             call.half = ""
             self.add_arguments(call, "\ufffd")
+        if not (is_cut_off or call.custom or call.is_ended or call.text.strip()):
+            self.add_arguments(call, "{}")
         if not call.is_ended:
             # What precedes it in the queue may have to wait; then `_release` ends it.
             call.is_ended = True
             self._release()
 
-    def close(self) -> None:
-        """End all calls, in the order in which they began."""
+    def close(self, *, is_cut_off: bool = False) -> None:
+        """End all calls, in the order in which they began. is_cut_off: see `end_call`."""
         self._end_halves()
         for entry in tuple(self._queue):
             if isinstance(entry, CallItem):
                 if not entry.name:
                     raise EngineError("The upstream started a tool call without a name.")
-                self.end_call(entry)
+                self.end_call(entry, is_cut_off=is_cut_off)
 
     def record_plain(self, item: TextItem, text: str) -> bool:
         """Record a piece of text while no call is open, whose event the caller emits;

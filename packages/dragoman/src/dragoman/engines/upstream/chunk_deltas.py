@@ -10,7 +10,7 @@ import msgspec
 
 from ...core.errors import EngineError
 from ...core.events import ReasoningDelta, RefusalDelta, TextDelta
-from ...core.reasoning_details import read_seal
+from ...core.reasoning_details import ReasoningDetail, read_seal
 from .answer_items import CallItem, ItemSequencer, TextKind, render_arguments
 from .chunk_tokens import Tokens
 from .content_parts import join_content, read_content
@@ -28,6 +28,7 @@ def find_single_text(delta: Delta) -> tuple[TextKind, str] | None:
         delta.tool_calls is not None
         or delta.refusal is not None
         or delta.reasoning_details is not None
+        or delta.thinking_blocks is not None
         or delta.function_call is not None
         or delta.reasoning_text is not None
         or delta.thinking is not None
@@ -37,7 +38,7 @@ def find_single_text(delta: Delta) -> tuple[TextKind, str] | None:
         return None
     content = delta.content
     reasoning = delta.reasoning or delta.reasoning_content
-    if not reasoning:
+    if reasoning in (None, ""):
         return (TextDelta, content) if isinstance(content, str) and content else None
     is_single = delta.reasoning_content in (None, "", reasoning) and not content
     return (ReasoningDelta, reasoning) if is_single and isinstance(reasoning, str) else None
@@ -53,8 +54,8 @@ def read_texts(delta: Delta) -> Iterator[tuple[TextKind, str, str]]:
     yield from _read_reasoning(delta)
     for kind, text in read_content(delta.content):
         yield kind, text, ""
-    if delta.refusal:
-        yield RefusalDelta, delta.refusal, ""
+    if refusal := join_content(delta.refusal, RefusalDelta):
+        yield RefusalDelta, refusal, ""
 
 
 def _read_reasoning(delta: Delta) -> Iterator[tuple[TextKind, str, str]]:
@@ -64,7 +65,7 @@ def _read_reasoning(delta: Delta) -> Iterator[tuple[TextKind, str, str]]:
     text = "".join(texts)
     details = [
         (detail.text or detail.summary or "", read_seal(detail))
-        for detail in delta.reasoning_details or ()
+        for detail in (*(delta.reasoning_details or ()), *_list_blocks(delta))
         if detail is not None
     ]
     if not text:
@@ -75,6 +76,16 @@ def _read_reasoning(delta: Delta) -> Iterator[tuple[TextKind, str, str]]:
     yield ReasoningDelta, text, ""
     for _, seal in details:
         yield ReasoningDelta, "", seal
+
+
+def _list_blocks(delta: Delta) -> Iterator[ReasoningDetail]:
+    """List the entries of `thinking_blocks` that `reasoning_details` does not repeat."""
+    if not delta.reasoning_details:
+        for block in delta.thinking_blocks or ():
+            if block is not None:
+                yield ReasoningDetail(
+                    "reasoning.text", block.thinking, signature=block.signature, data=block.data
+                )
 
 
 class ToolCallReader:
@@ -134,7 +145,7 @@ class ToolCallReader:
                 known = self._order[-1]
             else:
                 name, _ = _read_delta(whole)
-                self.items.name_call(known, name)
+                self.items.complete_name(known, name)
                 self.items.complete_call(known, _read_arguments(whole))
             self.items.end_call(known)
 
@@ -147,12 +158,14 @@ class ToolCallReader:
 
 def _read_delta(delta: CallDelta) -> tuple[str, str]:
     """Read the tool's name and a fragment of its arguments."""
-    named = delta.custom or delta.function
-    name = None if named is None else named.name
-    return name or "", render_arguments(_read_arguments(delta))
+    named = delta.custom or delta.function or delta
+    return named.name or "", render_arguments(_read_arguments(delta))
 
 
 def _read_arguments(delta: CallDelta) -> object:
     if delta.custom is not None:
         return delta.custom.input
-    return None if delta.function is None else delta.function.arguments
+    function = delta.function
+    if function is None:
+        return delta.arguments
+    return function.parameters if function.arguments is None else function.arguments

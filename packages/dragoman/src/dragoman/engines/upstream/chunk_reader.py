@@ -201,8 +201,8 @@ def decode_chunk(data: bytes) -> UpstreamChunk:
 
 def _find_error(chunk: UpstreamChunk) -> WireError | None:
     """Find the error of a chunk, in an envelope or without one."""
-    if chunk.error:
-        return read_error(chunk.error)
+    if error := chunk.error or chunk.errors:
+        return read_error(error)
     is_error = "error" in (chunk.object_type, chunk.type)
     if is_error or (chunk.choices is None and (chunk.message or chunk.detail)):
         fields = {
@@ -284,12 +284,12 @@ class _ChoiceReader:
         return [*self.items.take(), finish]
 
     def _read_finish(self, chunk: ChunkChoice, word: str, kv_transfer_params: str | None) -> None:
-        self.items.close()
         reason = _REASON_BY_WORD.get(word.lower())
         if reason is None:
             raise EngineError(f"The upstream ended its response with {word!r:.80}.")
         stop = chunk.matched_stop if chunk.stop_reason is None else chunk.stop_reason
         matched_stop = stop if isinstance(stop, str | int) and reason is FinishReason.STOP else None
+        self.items.close(is_cut_off=reason is not FinishReason.STOP)
         self._finish_word = word
         self.finish = ChoiceFinished(
             self.choice, reason, matched_stop, kv_transfer_params=kv_transfer_params

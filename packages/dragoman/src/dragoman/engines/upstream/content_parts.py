@@ -25,7 +25,8 @@ _KINDS: dict[str, TextKind] = {
     "refusal": RefusalDelta,
 }
 _TEXT_FIELDS = (
-    "text", "thinking", "reasoning", "reasoning_content", "summary", "refusal", "content"
+    "text", "thinking", "reasoning", "reasoning_content", "summary", "refusal", "content",
+    "value",
 )  # fmt: skip
 _CITATIONS = frozenset({"reference", "citation"})
 """Mistral's types of parts that only refer to sources."""

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_METADATA = frozenset({"usage", "logprobs"})
 _PIECES = frozenset({"delta", "text"})
 """Fields with a piece of text, which may begin or end within a surrogate pair."""
 
@@ -40,7 +41,12 @@ def decode_data(decoder: msgspec.json.Decoder[T], data: bytes, what: str) -> T:
         # Slower, but reads lone surrogates, such as an emoji that is split between two
         # events, and NaN.
         value = _clean(json.loads(data.decode("utf-8", "replace")), is_piece=False)
-        return msgspec.convert(value, decoder.type, strict=False)
+        try:
+            return msgspec.convert(value, decoder.type, strict=False)
+        except msgspec.ValidationError as error:
+            # An answer is worth more than its counts and scores.
+            log.warning("an upstream's %s has invalid fields: %s", what, error)
+            return msgspec.convert(_drop_metadata(value), decoder.type, strict=False)
     except (ValueError, RecursionError) as error:
         log.warning("an upstream's %s cannot be parsed: %s", what, error)
         # The message of a ValidationError names the field and types, but no values.
@@ -76,6 +82,20 @@ def _clean(value: object, *, is_piece: bool) -> object:
             return {
                 clean_text(key): _clean(entry, is_piece=is_piece or key in _PIECES)
                 for key, entry in cast("dict[str, object]", value).items()
+            }
+        case _:
+            return value
+
+
+def _drop_metadata(value: object) -> object:
+    match value:
+        case list():
+            return [_drop_metadata(entry) for entry in cast("list[object]", value)]
+        case dict():
+            return {
+                key: _drop_metadata(entry)
+                for key, entry in cast("dict[str, object]", value).items()
+                if key not in _METADATA
             }
         case _:
             return value

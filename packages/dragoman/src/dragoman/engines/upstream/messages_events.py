@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -63,13 +64,13 @@ class _Block(Struct, frozen=True):
     """
 
     type: str | None = None
-    text: object = None
-    thinking: object = None
+    text: Any = None
+    thinking: Any = None
     signature: str | None = None
     data: str | None = None
     id: str | int | None = None
     name: str | None = None
-    input: object = None
+    input: Any = None
 
 
 class _Message(Struct, frozen=True):
@@ -80,18 +81,18 @@ class _Message(Struct, frozen=True):
     stop_reason: str | None = None
     stop_sequence: str | None = None
     usage: _Usage | None = None
-    error: object = None
-    message: object = None
+    error: Any = None
+    message: Any = None
 
 
 class _Delta(Struct, frozen=True):
     """The delta of a block, or of the message, which has no type."""
 
     type: str | None = None
-    text: object = None
-    thinking: object = None
+    text: Any = None
+    thinking: Any = None
     signature: str | None = None
-    partial_json: object = None
+    partial_json: Any = None
     stop_reason: str | None = None
     stop_sequence: str | None = None
 
@@ -107,7 +108,7 @@ class _WireEvent(Struct, frozen=True):
     content_block: _Block | None = None
     delta: _Delta | None = None
     usage: _Usage | None = None
-    error: object = None
+    error: Any = None
 
 
 _decoder = build_decoder(_WireEvent)
@@ -171,31 +172,9 @@ class MessageEventReader:
         if type == "content_block_delta":
             self._read_delta(event)
             return self._items.take()
-        events: list[Event] = []
-        message = event.message if isinstance(event.message, _Message) else None
-        match type:
-            case "message_start":
-                events = self._start(message or _Message())
-                if self._finish is None:
-                    # The output tokens of this event are those so far; only
-                    # `message_delta` has all.
-                    self._usage = msgspec.structs.replace(self._usage, completion=None)
-            case "content_block_start":
-                self._start_block(event.index, event.content_block)
-            case "content_block_stop":
-                self._stop_block(self._find_block(event.index))
-            case "message_delta":
-                self._count(event.usage)
-                delta = event.delta or _Delta()
-                self._read_stop(delta.stop_reason, delta.stop_sequence)
-            case "message":
-                return self.read_whole(data)
-            case "message_stop":
-                self._read_message(message or _Message())
-                return [*self._items.take(), *self._stop()]
-            case _:
-                pass
-        return [*events, *self._items.take()]
+        if type == "message":
+            return self.read_whole(data)
+        return self._read_event(type, event)
 
     def read_whole(self, body: bytes) -> list[Event]:
         message = decode_data(_message_decoder, body, "message")
@@ -209,6 +188,37 @@ class MessageEventReader:
         if not self.is_done or self._finish is None:
             raise EngineError("The upstream's answer was cut off.")
         return [Finished(self._usage)]
+
+    def _read_event(self, type: str, event: _WireEvent) -> list[Event]:
+        events: list[Event] = []
+        message = event.message if isinstance(event.message, _Message) else None
+        match type:
+            case "message_start":
+                events = self._start(message or _Message())
+                if self._finish is None:
+                    # The output tokens of this event are those so far; only
+                    # `message_delta` has all.
+                    self._usage = msgspec.structs.replace(self._usage, completion=None)
+            case "content_block_start":
+                self._start_block(event.index, event.content_block)
+            case "content_block_stop":
+                block = self._find_block(event.index)
+                if block is not None and event.content_block is not None:
+                    self._complete_block(block, event.content_block)
+                self._stop_block(block)
+            case "message_delta":
+                self._count(event.usage)
+                delta = event.delta or _Delta()
+                if delta.text or delta.thinking or delta.partial_json:
+                    raise EngineError("The upstream sent an event out of order.")
+                self._read_message(message or _Message())
+                self._read_stop(delta.stop_reason, delta.stop_sequence)
+            case "message_stop":
+                self._read_message(message or _Message())
+                return [*self._items.take(), *self._stop()]
+            case _:
+                pass
+        return [*events, *self._items.take()]
 
     def _start(self, message: _Message) -> list[Event]:
         """Read the start of the message, which some servers send whole."""
@@ -245,6 +255,7 @@ class MessageEventReader:
     def _start_block(self, index: int | None, block: _Block | None) -> None:
         if block is None or not self.has_started or self._finish is not None:
             raise EngineError("The upstream sent an event out of order.")
+        block = msgspec.structs.replace(block, type=block.type or _guess_type(block))
         if index is None:
             index = max(self._blocks, default=-1) + 1
         known = self._blocks.get(index)
@@ -349,9 +360,7 @@ class MessageEventReader:
         call = self._bare_call
         self._bare_call = None
         if call is not None and not call.is_ended:
-            if has_arguments and not call.text.strip():
-                self._items.add_arguments(call, "{}")
-            self._items.end_call(call)
+            self._items.end_call(call, is_cut_off=not has_arguments)
 
     def _read_stop(self, stop_reason: str | None, stop_sequence: str | None) -> None:
         """Read the reason of the end, if there is one."""
@@ -365,7 +374,7 @@ class MessageEventReader:
             self._stop_block(block)
         # Only if the token limit did not cut the call before its arguments.
         self._end_bare_call(has_arguments=reason is FinishReason.STOP)
-        self._items.close()
+        self._items.close(is_cut_off=reason is not FinishReason.STOP)
         if stop_reason == "tool_use":
             self._items.check_not_empty(stop_reason)
         stop = stop_sequence if stop_reason == "stop_sequence" else None
@@ -415,3 +424,10 @@ def _read_block(block: _Block) -> Iterator[tuple[TextKind, str]]:
         yield TextDelta, join_content(block.text)
     elif block.type == "thinking":
         yield ReasoningDelta, join_content(block.thinking, ReasoningDelta)
+
+
+def _guess_type(block: _Block) -> str:
+    """Guess the type of a block without one."""
+    if block.name:
+        return "tool_use"
+    return "thinking" if block.thinking is not None else "text"

@@ -7,8 +7,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import cast
+from typing import Any, cast
 
+import msgspec
 from msgspec import Struct, field
 
 from ...core.errors import EngineError
@@ -70,11 +71,11 @@ class _Item(Struct, frozen=True):
     id: str | int | None = None
     call_id: str | int | None = None
     name: str | None = None
-    arguments: object = None
-    input: object = None
+    arguments: Any = None
+    input: Any = None
     encrypted_content: str | None = None
-    content: object = None
-    summary: object = None
+    content: Any = None
+    summary: Any = None
 
 
 class _Response(Struct, frozen=True):
@@ -83,13 +84,13 @@ class _Response(Struct, frozen=True):
     """
 
     status: str | None = None
-    error: object = None
+    error: Any = None
     incomplete_details: _Reason | None = None
     usage: _Usage | None = None
     output: list[_Item | None] | None = None
     output_text: str | None = None
     type: str | None = None
-    message: object = None
+    message: Any = None
 
 
 class _WireEvent(Struct, frozen=True):
@@ -108,16 +109,16 @@ class _WireEvent(Struct, frozen=True):
     content_index: int | None = None
     summary_index: int | None = None
     item: _Item | None = None
-    delta: object = None
-    part: object = None
-    text: object = None
-    refusal: object = None
+    delta: Any = None
+    part: Any = None
+    text: Any = None
+    refusal: Any = None
     name: str | None = None
-    arguments: object = None
-    input: object = None
+    arguments: Any = None
+    input: Any = None
     response: _Response | None = None
-    error: object = None
-    message: object = None
+    error: Any = None
+    message: Any = None
     code: str | int | None = None
     param: str | None = None
 
@@ -184,9 +185,6 @@ class _OpenItem:
     def begin_part(self, group: _Group) -> TextItem:
         indexes = [index for other, index in self.parts if other is group]
         return self.find_part(group, max(indexes, default=-1) + 1)
-
-    def has_text(self, kind: TextKind) -> bool:
-        return any(part.pieces for part in self.parts.values() if part.kind is kind)
 
 
 class ResponseEventReader:
@@ -346,10 +344,10 @@ class ResponseEventReader:
         if is_delta:
             delta = event.delta
             text = delta if isinstance(delta, str) else join_content(delta, part.kind)
-            self._add_text(item, part, text)
+            self._sequencer.add(part, text)
         else:
             whole = event.refusal if group is _Group.REFUSAL else event.text
-            self._complete_part(item, part, join_content(whole, part.kind))
+            self._sequencer.complete(part, join_content(whole, part.kind))
 
     def _read_part(self, event: _WireEvent, *, starts: bool, is_summary: bool) -> None:
         """Read a part that starts or ends, whole or with its first text."""
@@ -358,7 +356,7 @@ class ResponseEventReader:
         for group, text in _read_parts(item.type, event.part, is_summary=is_summary):
             is_new = starts and index is None
             part = item.begin_part(group) if is_new else item.find_part(group, index)
-            self._complete_part(item, part, text)
+            self._sequencer.complete(part, text)
 
     def _read_arguments(self, name: str, event: _WireEvent, *, is_delta: bool) -> None:
         item = self._find_item(event)
@@ -367,23 +365,12 @@ class ResponseEventReader:
         if is_delta:
             self._sequencer.add_arguments(call, render_arguments(event.delta))
             return
-        self._sequencer.name_call(call, event.name or "")
+        self._sequencer.complete_name(call, event.name or "")
         self._sequencer.complete_call(call, event.input if custom else event.arguments)
-
-    def _add_text(self, item: _OpenItem, part: TextItem, text: str) -> None:
-        # The parts of reasoning are paragraphs, and no event contains the break between
-        # them.
-        is_reasoning = part.kind is ReasoningDelta
-        if text and is_reasoning and not part.pieces and item.has_text(ReasoningDelta):
-            self._sequencer.add_break(part)
-        self._sequencer.add(part, text)
-
-    def _complete_part(self, item: _OpenItem, part: TextItem, whole: str) -> None:
-        self._add_text(item, part, self._sequencer.find_rest([part], whole))
 
     def _complete_item(self, known: _OpenItem, item: _Item) -> None:
         """Compare a whole item with what was received of it, and add the rest."""
-        type = item.type or known.type
+        type = item.type or known.type or _guess_type(item)
         if known.type not in (None, type):
             raise EngineError(f"The upstream sent item {known.type!r:.80} as {type!r:.80}.")
         known.type = type
@@ -392,9 +379,11 @@ class ResponseEventReader:
             call = known.call or self._begin_call(known, type == "custom_tool_call", item)
             if item.call_id and not call.has_begun:
                 call.id = str(item.call_id)
-            self._sequencer.name_call(call, item.name or "")
+            self._sequencer.complete_name(call, item.name or "")
             self._sequencer.complete_call(call, _get_arguments(item))
-            self._sequencer.end_call(call)
+            # Without arguments, the end shows whether a limit has cut them off.
+            if call.text.strip():
+                self._sequencer.end_call(call)
         if type == "reasoning" and item.encrypted_content and not known.is_sealed:
             known.is_sealed = True
             seal = SealKind.OPENAI + clean_text(item.encrypted_content)
@@ -422,7 +411,7 @@ class ResponseEventReader:
                 continue
             for i, text in enumerate(texts):
                 part = parts[i] if i < len(parts) else known.begin_part(group)
-                self._complete_part(known, part, text)
+                self._sequencer.complete(part, text)
 
     def _finish(self, type: str, response: _Response) -> list[Event]:
         """Read the final response: its status, and what it has beyond the events."""
@@ -445,7 +434,7 @@ class ResponseEventReader:
         is_cut_off = any(item.has_start and not item.is_done for item in self._items)
         if reason is FinishReason.STOP and is_cut_off:
             raise EngineError("The upstream's answer was cut off within an item.")
-        self._sequencer.close()
+        self._sequencer.close(is_cut_off=reason is not FinishReason.STOP)
         usage = response.usage or _Usage()
         input_details = usage.input_tokens_details or _InputDetails()
         output = usage.output_tokens_details or _OutputDetails()
@@ -465,7 +454,8 @@ class ResponseEventReader:
         """
         output = [item for item in response.output or () if item is not None]
         unmatched = list(self._items)
-        for index, item in enumerate(output):
+        for index, untyped in enumerate(output):
+            item = msgspec.structs.replace(untyped, type=untyped.type or _guess_type(untyped))
             known = _match(item, index, unmatched)
             if known is None:
                 known = self._begin_item(item)
@@ -502,6 +492,15 @@ def _read_parts(
     else:
         for kind, text in read_content(part):
             yield next(group for group, other in _KINDS.items() if other is kind), text
+
+
+def _guess_type(item: _Item) -> str | None:
+    """Guess the type of an item without one."""
+    if item.name or item.call_id:
+        return "function_call"
+    if item.summary is not None or item.encrypted_content is not None:
+        return "reasoning"
+    return None if item.content is None else "message"
 
 
 def _get_arguments(item: _Item) -> object:

@@ -7,6 +7,8 @@ every field is optional.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec import Struct, field
 
@@ -35,10 +37,15 @@ class Logprobs(Struct, frozen=True, gc=False):
 
 
 class Function(Struct, frozen=True, gc=False):
-    """A function call. arguments: JSON text, or the object itself."""
+    """A function call.
+
+    arguments: JSON text, or the object itself.
+    parameters: another name of them.
+    """
 
     name: str | None = None
-    arguments: object = None
+    arguments: Any = None
+    parameters: Any = None
 
 
 class Custom(Struct, frozen=True, gc=False):
@@ -47,10 +54,23 @@ class Custom(Struct, frozen=True, gc=False):
 
 
 class CallDelta(Struct, frozen=True, gc=False):
+    """A tool call. name, arguments: of servers without `function`."""
+
     index: int | None = None
+    name: str | None = None
+    arguments: Any = None
     id: str | int | None = None
     function: Function | None = None
     custom: Custom | None = None
+
+
+class ThinkingBlock(Struct, frozen=True):
+    """An entry of LiteLLM's `thinking_blocks`, in Anthropic's format."""
+
+    type: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
 
 
 class Delta(Struct, frozen=True, gc=False):
@@ -62,17 +82,18 @@ class Delta(Struct, frozen=True, gc=False):
     audio, images: content that cannot be passed on.
     """
 
-    content: object = None
-    reasoning: object = None
-    reasoning_content: object = None
-    reasoning_text: object = None
-    thinking: object = None
+    content: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    reasoning_text: Any = None
+    thinking: Any = None
     reasoning_details: list[ReasoningDetail | None] | None = None
-    refusal: str | None = None
+    thinking_blocks: list[ThinkingBlock | None] | None = None
+    refusal: Any = None
     tool_calls: list[CallDelta | None] | CallDelta | None = None
     function_call: Function | None = None
-    audio: object = None
-    images: object = None
+    audio: Any = None
+    images: Any = None
 
 
 class PromptLogprobEntry(Struct, frozen=True, gc=False):
@@ -112,7 +133,7 @@ class ChunkChoice(Struct, frozen=True, gc=False):
     prompt_token_ids: list[int] | None = None
     prompt_logprobs: PromptLogprobRows | None = None
     usage: WireUsage | None = None
-    error: object = None
+    error: Any = None
 
 
 class Details(Struct, frozen=True, gc=False):
@@ -144,7 +165,8 @@ class WireError(Struct, frozen=True, gc=False):
 class UpstreamChunk(Struct, frozen=True, gc=False):
     """A chunk, or a whole response.
 
-    object_type, type, message, detail, code, param: of an error without an envelope.
+    object_type, type, message, detail, errors, code, param: of an error without an
+        envelope.
     dragoman_warnings: only in whole responses; a stream contains them as an SSE
         comment.
     """
@@ -154,14 +176,15 @@ class UpstreamChunk(Struct, frozen=True, gc=False):
     prompt_token_ids: list[int] | None = None
     prompt_text: str | None = None
     prompt_logprobs: PromptLogprobRows | None = None
-    error: object = None
+    error: Any = None
     object_type: str | None = field(name="object", default=None)
     type: str | None = None
-    message: object = None
-    detail: object = None
+    message: Any = None
+    detail: Any = None
+    errors: Any = None
     code: str | int | None = None
     param: str | None = None
-    kv_transfer_params: object = None
+    kv_transfer_params: Any = None
     dragoman_warnings: list[str] | None = None
 
     @property
@@ -188,9 +211,9 @@ class DetokenizedPrompt(Struct, frozen=True, gc=False):
 class UpstreamErrorBody(Struct, frozen=True, gc=False):
     """The body of an error response: OpenAI's envelope, vLLM's older one, or FastAPI's."""
 
-    error: object = None
+    error: Any = None
     message: str | None = None
-    detail: object = None
+    detail: Any = None
     param: str | None = None
     code: str | int | None = None
 
