@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+
 from ..core.errors import RequestError
+from ..dialects.json_encoding import escape_line_breaks, replace_surrogates
 
 
 class WarningSource(Protocol):
@@ -32,6 +36,13 @@ def collect_warnings(call: WarningSource, *, strict: bool) -> tuple[str, ...]:
 def reject_unknown_fields(unknown: tuple[str, ...], *, strict: bool) -> None:
     if strict and unknown:
         raise RequestError(f"Unknown field `{unknown[0]}`.", param=unknown[0])
+
+
+def render_warnings(warnings: Sequence[str]) -> bytes:
+    """Render warnings as a JSON array in one line."""
+    return escape_line_breaks(
+        msgspec.json.encode([replace_surrogates(warning) for warning in warnings])
+    )
 
 
 def add_warnings(body: bytes, warnings: bytes) -> bytes:

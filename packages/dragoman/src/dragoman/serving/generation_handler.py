@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..dialects.interfaces import GenerationCall, ReaderOptions, Writer
-from .call_admission import AdmittedCall, admit_call, build_header
+from .call_admission import AdmittedCall, admit_call, build_header, join_warnings
 from .call_reading import read_call
+from .client_warnings import render_warnings
 from .generation_responder import GenerationResponder
 from .handler_result import JsonResponse
 from .http_request import HttpRequest
@@ -71,6 +72,14 @@ def build_responder(
         # warnings.
         return render(admitted.join_warnings(later), is_required=has_headers)
 
+    known_warnings = admitted.warnings
+    field_names = admitted.field_names
+
+    def render_late_warnings(later: tuple[str, ...]) -> bytes:
+        if not can_carry_warnings:
+            return b""
+        return render_warnings((*join_warnings(known_warnings, field_names, later), *unread_query))
+
     headers, rendered_warnings = render(admitted.warnings)
     return GenerationResponder(
         admitted.run.batches,
@@ -80,6 +89,7 @@ def build_responder(
         stream=stream,
         warnings=rendered_warnings,
         add_warnings=add_warnings,
+        render_late_warnings=render_late_warnings,
     )
 
 

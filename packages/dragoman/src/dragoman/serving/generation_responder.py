@@ -15,6 +15,7 @@ from .responder import RawHeaders, Responder, ResponseStart
 from .stream_keepalive import StreamMonitor
 
 WarningAdder = Callable[[tuple[str, ...], bool], tuple[RawHeaders, bytes]]
+LateWarningRenderer = Callable[[tuple[str, ...]], bytes]
 
 
 class GenerationResponder(Responder):
@@ -24,9 +25,12 @@ class GenerationResponder(Responder):
     writer: renders the events in the client's dialect.
     warnings: a JSON array for the body; empty for none. A stream ends with them in a
         comment, which clients skip.
-    add_warnings: called with the warnings in the engine's `Started` and `Finished`
-        events, and whether the headers have been sent. Returns the new headers and
-        `warnings`. None if the response cannot carry them.
+    add_warnings: called with the warnings in the engine's `Started` event, and in
+        `Finished` if the response is not streamed, and whether the headers have been
+        sent. Returns the new headers and `warnings`. None if the response cannot carry
+        them.
+    render_late_warnings: called with all warnings of the engine when a stream ends.
+        Returns the new `warnings`.
     """
 
     __slots__ = (
@@ -34,6 +38,7 @@ class GenerationResponder(Responder):
         "_awaits_start",
         "_batches",
         "_engine_warnings",
+        "_render_late_warnings",
         "_warnings",
         "_writer",
     )
@@ -48,12 +53,14 @@ class GenerationResponder(Responder):
         stream: bool,
         warnings: bytes = b"",
         add_warnings: WarningAdder | None = None,
+        render_late_warnings: LateWarningRenderer | None = None,
     ) -> None:
         super().__init__(batches, writer, response_start, monitor, stream=stream)
         self._batches = batches
         self._writer = writer
         self._warnings = warnings
         self._add_warnings = add_warnings
+        self._render_late_warnings = render_late_warnings
         self._awaits_start = add_warnings is not None
         self._engine_warnings: tuple[str, ...] = ()
 
@@ -108,12 +115,21 @@ class GenerationResponder(Responder):
         for event in batch:
             if isinstance(event, Started | Finished):
                 warnings += event.warnings
-        if warnings == self._engine_warnings or self._add_warnings is None:
+        add = self._add_warnings
+        if self._is_stream:
+            # It holds the whole call, which a waiting stream need not keep.
+            self._add_warnings = None
+        if warnings == self._engine_warnings:
             return
         self._engine_warnings = warnings
-        headers, self._warnings = self._add_warnings(warnings, self._response_start is None)
-        if self._response_start is not None:
-            self._response_start = msgspec.structs.replace(self._response_start, headers=headers)
+        if add is not None:
+            headers, self._warnings = add(warnings, self._response_start is None)
+            if self._response_start is not None:
+                self._response_start = msgspec.structs.replace(
+                    self._response_start, headers=headers
+                )
+        elif self._render_late_warnings is not None:
+            self._warnings = self._render_late_warnings(warnings)
 
     async def _collect(self) -> None:
         collector = _ReplyCollector(self)

@@ -20,10 +20,10 @@ from ..core.errors import (
 )
 from ..dialects.field_errors import abbreviate
 from ..dialects.interfaces import Profile
-from ..dialects.json_encoding import escape_line_breaks, replace_surrogates
 from ..http.asgi_extensions import OnDisconnect
 from .auth import Caller
 from .body_memory import BodyMemoryShare
+from .client_warnings import render_warnings
 from .error_envelope import ErrorEnvelope
 from .request_body import read_body
 from .request_context import RequestHeaders, RequestRecord, TrackedQuery
@@ -178,9 +178,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
         is_wanted = is_required or self.headers.get(WARNINGS_HEADER, "").strip().lower() == "body"
         if not (is_wanted or self.service.options.profile is Profile.VLLM):
             return b""
-        return escape_line_breaks(
-            msgspec.json.encode([replace_surrogates(warning) for warning in warnings])
-        )
+        return render_warnings(warnings)
 
     def build_response_start(
         self, headers: RawHeaders, max_wait: float | None = None

@@ -263,6 +263,7 @@ class WebSocketSession:
                 http.service.stream_monitor,
                 stream=True,
                 add_warnings=sender.add_warnings,
+                render_late_warnings=sender.add_late_warnings,
             )
             outcome = await responder(self._on_disconnect, sender)
             status = outcome.status
@@ -366,8 +367,15 @@ class _FrameSender:
         """Add warnings of the engine's start to the first event. Implements
         `WarningAdder`.
         """
-        self._warnings = self._admitted.join_warnings(later)
+        self.add_late_warnings(later)
         return [], b""
+
+    def add_late_warnings(self, later: tuple[str, ...]) -> bytes:
+        """Add warnings of the engine's end to the last event. Implements
+        `LateWarningRenderer`.
+        """
+        self._warnings = self._admitted.join_warnings(later)
+        return b""
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
