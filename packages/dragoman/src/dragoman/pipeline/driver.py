@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
-from ..core.errors import DragomanError, EngineError
+from ..core.errors import EngineError
 from ..core.event_grammar import ProtocolError
 from ..core.events import Event, Finished
 from ..core.token_engine import Ended, Failed, Sampled, Scheduled, TokenOutput
@@ -29,7 +29,7 @@ from .engine_progress import Progress
 from .engine_timeout import limit_call_time
 from .event_run import EventRun
 from .output_queue import DeliveryRounds, OutputQueue
-from .request_queue import QueuedRequest, QueueTicket
+from .request_queue import QueuedRequest
 from .token_run import TokenRun
 
 log = logging.getLogger(__name__)
@@ -220,39 +220,19 @@ def _keep(batch: list[Event]) -> list[Event]:
     return batch
 
 
-class Run(Protocol[OutputT]):
-    """One prompt's response: an engine's output in, batches of events out.
-
-    queue_ticket: its place in the queue, before it is taken.
-    queue_was_full: whether the engine has rejected it because its own queue was full.
-    has_ended: whether all choices are finished.
-    failure: the error that ends the response after the events of `feed`.
-    """
-
-    queue_ticket: QueueTicket
-    queue_was_full: bool
-    has_ended: bool
-    failure: DragomanError | None
-
-    @property
-    def n_tokens(self) -> int:
-        """Number of tokens that the engine has generated."""
-        ...
-
-    def feed(self, outputs: list[OutputT], /) -> list[Event]: ...
-
-    def build_finished(self) -> Finished:
-        """Return the end of the response, with its counts."""
-        ...
-
-
 class _Source(ABC, Generic[OutputT]):
     """Waits for an engine's output, and feeds it to its run."""
 
-    __slots__ = ("_failure", "_feed", "_progress", "_run", "_sink")
+    __slots__ = ("_failure", "_feed", "_feed_run", "_progress", "_run", "_sink")
 
-    def __init__(self, run: Run[OutputT], progress: Progress) -> None:
+    def __init__(
+        self,
+        run: TokenRun | EventRun,
+        feed_run: Callable[[list[OutputT]], list[Event]],
+        progress: Progress,
+    ) -> None:
         self._run = run
+        self._feed_run = feed_run
         self._progress = progress
         self._sink: ResponseSink | None = None
         self._feed: Feed = _keep
@@ -276,7 +256,7 @@ class _Source(ABC, Generic[OutputT]):
                 if self._failure is not None:
                     raise self._failure
                 progress.events += 1
-                batch = run.feed(self._take())
+                batch = self._feed_run(self._take())
                 if batch:
                     yield batch
                 # Release this batch before waiting for the next one.
@@ -309,7 +289,7 @@ class _Source(ABC, Generic[OutputT]):
         run = self._run
         self._progress.events += 1
         try:
-            batch = run.feed(outputs)
+            batch = self._feed_run(outputs)
             if batch and (batch := self._feed(batch)) and (chunk := sink.render(batch)):
                 sink.write(chunk)
         except Exception as error:
@@ -348,7 +328,7 @@ class TokenSource(_Source[TokenOutput]):
     __slots__ = ("_queue", "_rounds", "_token_run")
 
     def __init__(self, run: TokenRun, progress: Progress, rounds: DeliveryRounds) -> None:
-        super().__init__(run, progress)
+        super().__init__(run, run.feed, progress)
         self._token_run = run
         self._rounds = rounds
         self._queue: OutputQueue[TokenOutput] = OutputQueue()
@@ -396,7 +376,7 @@ class EventSource(_Source[Event | None]):
     __slots__ = ("_event_run", "_events", "_stream", "_wait_timeout")
 
     def __init__(self, run: EventRun, progress: Progress) -> None:
-        super().__init__(run, progress)
+        super().__init__(run, run.feed, progress)
         self._event_run = run
         self._stream: AsyncGenerator[Event] | None = None
         self._events: list[Event | None] = []
