@@ -122,8 +122,10 @@ class EventGrammar:
 def _check_counts(event: Event, counts: tuple[object, ...]) -> None:
     """Check the token counts of a third-party engine. None means unknown."""
     for count in counts:
+        if count is None:
+            continue
         # Not isinstance, since True and False are ints too.
-        if count is not None and (type(count) is not int or count < 0):
+        if type(count) is not int or count < 0:
             raise ProtocolError(f"{event}: {count!r} is not a valid token count")
 
 
