@@ -1020,8 +1020,8 @@ MUTANTS = (
     Mutant(
         "a stream that breaks off counts as a short response (guidellm, LangChain, litellm)",
         "packages/dragoman/src/dragoman/engines/upstream/chunk_reader.py",
-        "if not self.has_started or not all(choice.is_finished for choice in self._choices):",
-        "if not self.has_started:",
+        "for choice in self._choices for event in choice.close()]",
+        "for choice in self._choices if choice.finish for event in choice.close()]",
         (UPSTREAM,),
     ),
     Mutant(

@@ -70,8 +70,8 @@ def read_seal(detail: ReasoningDetail) -> str:
     format = detail.format or ""
     # Vendors without a kind of their own, and ids, of which Gemini's name tool calls.
     if detail.id is not None or (format and not format.startswith(("anthropic", "openai"))):
-        kept = msgspec.structs.replace(detail, text=None, summary=None, index=None)
-        return SealKind.OPENROUTER + msgspec.json.encode(kept).decode()
+        without_text = msgspec.structs.replace(detail, text=None, summary=None, index=None)
+        return SealKind.OPENROUTER + msgspec.json.encode(without_text).decode()
     if detail.signature:
         return SealKind.ANTHROPIC + detail.signature
     is_openai = format.startswith("openai")

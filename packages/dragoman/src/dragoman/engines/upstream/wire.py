@@ -64,7 +64,7 @@ class CallDelta(Struct, frozen=True, gc=False):
     custom: Custom | None = None
 
 
-class ThinkingBlock(Struct, frozen=True):
+class ThinkingEntry(Struct, frozen=True):
     """An entry of LiteLLM's `thinking_blocks`, in Anthropic's format."""
 
     type: str | None = None
@@ -88,7 +88,7 @@ class Delta(Struct, frozen=True, gc=False):
     reasoning_text: Any = None
     thinking: Any = None
     reasoning_details: list[ReasoningDetail | None] | None = None
-    thinking_blocks: list[ThinkingBlock | None] | None = None
+    thinking_blocks: list[ThinkingEntry | None] | None = None
     refusal: Any = None
     tool_calls: list[CallDelta | None] | CallDelta | None = None
     function_call: Function | None = None
