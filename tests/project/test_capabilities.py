@@ -26,6 +26,7 @@ from .code_metrics import ROOT
 REQUEST_STRUCTS = (SamplingOptions, GenerationLimits, Extras)
 REQUEST_FIELDS = {name for struct in REQUEST_STRUCTS for name in struct.__struct_fields__}
 PROMPT_PARAMETERS = {
+    "add_special_tokens",
     "best_of",
     "cache_salt",
     "chat_template_kwargs",
@@ -35,6 +36,7 @@ PROMPT_PARAMETERS = {
     "enable_thinking",
     "priority",
     "reasoning_effort",
+    "schema_description",
     "skip_special_tokens",
 }
 """Parameters that only engines that render prompts themselves declare."""

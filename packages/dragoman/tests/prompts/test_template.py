@@ -307,7 +307,7 @@ def test_template_needing_string_arguments_gets_strings() -> None:
         ("{{ m.content }}{% for t in tools or [] %}{{ t.function.name }}{% endfor %}", False),
     ],
 )
-def test_template_features_detect_names_shown(line: str, shows_names: bool) -> None:
+def test_template_features_detect_use_of_names(line: str, shows_names: bool) -> None:
     source = f"{{% for m in messages %}}{line}{{% endfor %}}"
     assert ChatTemplate(source).features.shows_names == shows_names
 

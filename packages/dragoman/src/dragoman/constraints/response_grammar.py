@@ -492,10 +492,11 @@ class _GrammarWriter:
         cost = estimate_compile_cost(schema)
         self._values += cost.values
         self._costly |= cost.costly
-        closed_schema = adapt_regexes(close_schema(schema))
+        closed_schema = close_schema(schema)
         expression = "%json false"
         if closed_schema is not False:
-            keywords = {} if closed_schema is True else closed_schema
+            adapted_schema = adapt_regexes(closed_schema)
+            keywords = {} if isinstance(adapted_schema, bool) else adapted_schema
             options: JsonValue = {**_JSON_STYLE, "lenient": not strict}
             # Options in the client's schema are overridden: they are not part of JSON
             # Schema.

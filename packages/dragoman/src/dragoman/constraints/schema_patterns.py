@@ -82,17 +82,17 @@ def remove_patterns(schema: Schema, patterns: Collection[str]) -> Schema:
         named = part.get("patternProperties")
         if not isinstance(named, dict) or named.keys().isdisjoint(patterns):
             return part
-        kept = {name: value for name, value in named.items() if name not in patterns}
+        others = {name: value for name, value in named.items() if name not in patterns}
         removed = [value for name, value in named.items() if name in patterns]
         # A name that matched may now be any additional one, whose value must then be
         # allowed too.
-        others = part.get("additionalProperties", True)
+        additional = part.get("additionalProperties", True)
         opened: JsonValue = True
-        if others is False:
+        if additional is False:
             opened = removed[0] if len(removed) == 1 else {"anyOf": removed}
-        elif others is not True:
-            opened = {"anyOf": [others, *removed]}
-        return {**part, "patternProperties": kept, "additionalProperties": opened}
+        elif additional is not True:
+            opened = {"anyOf": [additional, *removed]}
+        return {**part, "patternProperties": others, "additionalProperties": opened}
 
     mapped = map_schemas(schema, visit)
     assert isinstance(mapped, dict | bool)

@@ -109,9 +109,13 @@ def test_every_hosted_type_has_a_case() -> None:
 def test_hosted_call_becomes_call_with_result(kind: str, index: int) -> None:
     fields, name, arguments, result, is_error = CALLS[kind][index]
     calling, answer = read({"type": kind, "id": "h_1", "status": "completed", **fields})
-    (made,) = calling.parts
-    assert isinstance(made, ToolCall)
-    assert (made.id, made.name, json.loads(made.arguments)) == ("h_1", name, arguments)
+    (tool_call,) = calling.parts
+    assert isinstance(tool_call, ToolCall)
+    assert (tool_call.id, tool_call.name, json.loads(tool_call.arguments)) == (
+        "h_1",
+        name,
+        arguments,
+    )
     assert answer == Message(
         Role.TOOL, (ToolResult("h_1", (Text(result),), is_error=is_error),), name
     )
@@ -119,8 +123,8 @@ def test_hosted_call_becomes_call_with_result(kind: str, index: int) -> None:
 
 def test_hosted_call_stays_between_texts_of_its_answer() -> None:
     searched = {"type": "web_search_call", "id": "ws", "action": SEARCH, "status": "completed"}
-    said = {"type": "message", "role": "assistant", "content": "It is so."}
-    roles = [message.role for message in read(searched, said)]
+    text = {"type": "message", "role": "assistant", "content": "It is so."}
+    roles = [message.role for message in read(searched, text)]
     assert roles == [Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
 
 
