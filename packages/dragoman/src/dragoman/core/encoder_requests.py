@@ -33,6 +33,8 @@ class EmbeddingInfo(Struct, frozen=True):
     matryoshka: the first numbers of a vector alone are a valid vector
         (arXiv:2205.13147).
     matryoshka_dimensions: the only permitted lengths; empty permits all.
+    prompt: text that the model expects before every text, `default_prompt_name` of
+        sentence-transformers.
     """
 
     dimensions: int
@@ -41,6 +43,7 @@ class EmbeddingInfo(Struct, frozen=True):
     normalized: bool = True
     matryoshka: bool = False
     matryoshka_dimensions: tuple[int, ...] = ()
+    prompt: str = ""
 
     def check_dimensions(self, dimensions: int | None) -> None:
         """Raise RequestError if the model cannot return vectors of this length."""

@@ -44,6 +44,7 @@ class EncoderConfig(Struct, frozen=True):
     positions: maximum number of tokens in an input.
     first_position: of a text's first token; RoBERTa counts from the padding id + 1.
     types: number of token types (segments).
+    has_segments: whether the second text of a pair has the second token type.
     eps: added to the variance in LayerNorm.
     """
 
@@ -56,6 +57,7 @@ class EncoderConfig(Struct, frozen=True):
     positions: int
     first_position: int
     types: int
+    has_segments: bool
     eps: float
     activation: str
 
@@ -73,6 +75,7 @@ class PoolingConfig(Struct, frozen=True):
     max_tokens: `max_seq_length` of sentence_bert_config.json; None if it is not
         configured.
     matryoshka_dimensions: the only permitted lengths; empty permits all.
+    prompt: put before every text.
     """
 
     pooling: Pooling = Pooling.MEAN
@@ -80,6 +83,7 @@ class PoolingConfig(Struct, frozen=True):
     max_tokens: int | None = None
     matryoshka: bool = False
     matryoshka_dimensions: tuple[int, ...] = ()
+    prompt: str = ""
 
 
 class ScoringConfig(Struct, frozen=True):
@@ -94,7 +98,14 @@ class _SentenceTransformers(Struct):
     activation_fn: str | None = None
 
 
-class _File(Struct):
+class _Matryoshka(Struct):
+    """The fields of config.json about shortened vectors."""
+
+    is_matryoshka: bool = False
+    matryoshka_dimensions: list[int] | None = None
+
+
+class _File(_Matryoshka, kw_only=True):
     """config.json."""
 
     architectures: list[str]
@@ -111,8 +122,6 @@ class _File(Struct):
     pad_token_id: int | None = None
     is_decoder: bool = False
     id2label: dict[str, str] | None = None
-    is_matryoshka: bool = False
-    matryoshka_dimensions: list[int] | None = None
     sentence_transformers: _SentenceTransformers | None = None
     sbert_ce_default_activation_function: str | None = None
 
@@ -167,6 +176,7 @@ def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | Scoring
         positions=file.max_position_embeddings - first,
         first_position=first,
         types=file.type_vocab_size,
+        has_segments=file.type_vocab_size > 1 and _has_segments(directory, family),
         eps=file.layer_norm_eps,
         activation=file.hidden_act,
     )
@@ -186,6 +196,24 @@ def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | Scoring
     return config, _read_pooling(directory, file)
 
 
+class _Tokenizer(Struct):
+    """tokenizer_config.json."""
+
+    model_input_names: list[str] | None = None
+    tokenizer_class: str | None = None
+
+
+def _has_segments(directory: Path, family: str) -> bool:
+    """Whether transformers' tokenizer of a model returns segment ids: if the directory
+    says so, or else if its class is BERT's own.
+    """
+    path = directory / "tokenizer_config.json"
+    tokenizer = _decode(path, _Tokenizer) if path.exists() else _Tokenizer()
+    if tokenizer.model_input_names is not None:
+        return "token_type_ids" in tokenizer.model_input_names
+    return family == _BERT and (tokenizer.tokenizer_class or "Bert").startswith("Bert")
+
+
 _POOLING_SWITCHES = {
     "pooling_mode_cls_token": Pooling.CLS,
     "pooling_mode_mean_tokens": Pooling.MEAN,
@@ -200,10 +228,58 @@ _POOLING_NAMES = {
     "mean": Pooling.MEAN,
     "max": Pooling.MAX,
     "lasttoken": Pooling.LAST,
+    "mean_sqrt_len_tokens": Pooling.MEAN_SQRT_LEN,
 }
 
 
-def _read_pooling(directory: Path, file: _File) -> PoolingConfig:
+def declares_pooling(modules: bytes | None) -> bool:
+    """Whether the content of a modules.json, None if there is none, says that a model
+    embeds texts. A file that cannot be read says nothing.
+    """
+    if modules is None:
+        return False
+    try:
+        found = msgspec.json.decode(modules, type=list[_Module])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return any(_name_module(module) == "Pooling" for module in found)
+
+
+def read_pooling(directory: Path) -> PoolingConfig:
+    """Read how a model of any architecture embeds texts. Raises EngineError."""
+    return _read_pooling(directory, _decode(directory / "config.json", _Matryoshka))
+
+
+class _Prompts(Struct):
+    """config_sentence_transformers.json."""
+
+    prompts: dict[str, str | None] | None = None
+    default_prompt_name: str | None = None
+
+
+def _read_prompt(directory: Path) -> str:
+    path = directory / "config_sentence_transformers.json"
+    if not path.exists():
+        return ""
+    file = _decode(path, _Prompts)
+    if file.default_prompt_name is None:
+        return ""
+    prompts = file.prompts or {}
+    if file.default_prompt_name not in prompts:
+        raise EngineError(
+            f"{path}: default_prompt_name {file.default_prompt_name!r} is not one of its prompts"
+        )
+    return prompts[file.default_prompt_name] or ""
+
+
+def _name_module(module: _Module) -> str:
+    """Return the last part of a module's type: types are class paths of
+    sentence-transformers, which have moved between packages.
+    """
+    return module.type.rpartition(".")[2]
+
+
+def _read_pooling(directory: Path, file: _Matryoshka) -> PoolingConfig:
     matryoshka = tuple(sorted(file.matryoshka_dimensions or ()))
     defaults = PoolingConfig(
         matryoshka=file.is_matryoshka or bool(matryoshka), matryoshka_dimensions=matryoshka
@@ -222,18 +298,19 @@ def _read_pooling(directory: Path, file: _File) -> PoolingConfig:
     if not (directory / "modules.json").exists():
         return msgspec.structs.replace(defaults, max_tokens=limits.max_seq_length)
     modules = _decode(directory / "modules.json", list[_Module])
-    # Types are class paths of sentence-transformers, which have moved between packages;
-    # their last part is stable.
-    paths = {module.type.rpartition(".")[2]: module.path for module in modules}
+    paths = {_name_module(module): module.path for module in modules}
     unknown = sorted(paths.keys() - {"Transformer", "Pooling", "Normalize"})
     if unknown:
         raise EngineError(f"{directory / 'modules.json'}: the module {unknown[0]} is not supported")
+    prompt = _read_prompt(directory)
     pooling = Pooling.MEAN
     if "Pooling" in paths:
         path = directory / paths["Pooling"] / "config.json"
         # One flag per mode, of which exactly one is on, or since sentence-transformers
         # 5 one name.
         fields = _decode(path, dict[str, Raw])
+        if prompt and bytes(fields.get("include_prompt", b"true")) == b"false":
+            raise EngineError(f"{path}: include_prompt false is not supported with a prompt")
         name = msgspec.json.decode(fields["pooling_mode"]) if "pooling_mode" in fields else None
         modes = [
             key
@@ -249,7 +326,11 @@ def _read_pooling(directory: Path, file: _File) -> PoolingConfig:
                 f"{path}: the pooling {name or ', '.join(modes) or 'none'} is not supported"
             )
     return msgspec.structs.replace(
-        defaults, pooling=pooling, normalized="Normalize" in paths, max_tokens=limits.max_seq_length
+        defaults,
+        pooling=pooling,
+        normalized="Normalize" in paths,
+        max_tokens=limits.max_seq_length,
+        prompt=prompt,
     )
 
 

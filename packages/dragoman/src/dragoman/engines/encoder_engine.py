@@ -138,23 +138,13 @@ def load(
     """
     config, task = read_config(directory)
     max_positions = config.positions
-    if max_model_len is not None and not 1 < max_model_len <= max_positions:
-        raise EngineError(
-            f"max_model_len must be between 2 and the model's {max_positions}, not {max_model_len}"
-        )
+    check_max_model_len(max_model_len, max_positions)
     tensors = Tensors(directory)
     block_sizes = share_block_sizes()
     bert = Bert(config, tensors, block_sizes)
     match task:
         case PoolingConfig():
-            embedding_info = EmbeddingInfo(
-                config.hidden,
-                max_model_len or min(max_positions, task.max_tokens or max_positions),
-                task.pooling,
-                task.normalized,
-                task.matryoshka,
-                task.matryoshka_dimensions,
-            )
+            embedding_info = build_embedding_info(task, config.hidden, max_positions, max_model_len)
             engine = BertEmbedder(bert, embedding_info, max_waiting)
             # Embeddings use neither BERT's pooler (trained for next-sentence
             # prediction) nor the language-model head.
@@ -173,6 +163,33 @@ def load(
             )
     tensors.check_all_used()
     return engine
+
+
+def check_max_model_len(max_model_len: int | None, max_positions: int) -> None:
+    """Raise EngineError if the option exceeds the model's positions."""
+    if max_model_len is not None and not 1 < max_model_len <= max_positions:
+        raise EngineError(
+            f"max_model_len must be between 2 and the model's {max_positions}, not {max_model_len}"
+        )
+
+
+def build_embedding_info(
+    config: PoolingConfig, dimensions: int, max_positions: int, max_model_len: int | None
+) -> EmbeddingInfo:
+    """Build the properties of an embedder's vectors.
+
+    dimensions: numbers of a full vector.
+    max_positions, max_model_len: see `load`.
+    """
+    return EmbeddingInfo(
+        dimensions,
+        max_model_len or min(max_positions, config.max_tokens or max_positions),
+        config.pooling,
+        config.normalized,
+        config.matryoshka,
+        config.matryoshka_dimensions,
+        config.prompt,
+    )
 
 
 def _build_head(

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ..core.errors import EngineError
+from .engine_choice import embeds_with_transformers
 
 # Quoted identifiers in Python source, such as the keys of a registry.
 _NAME = re.compile(r"""["']([A-Za-z][\w.-]*)["']""")
@@ -143,6 +144,11 @@ def check_architecture(
             from ..engines.tiny.llama_config import read_config  # noqa: PLC0415 - numpy takes long to import
 
             read_config(directory / "config.json")
+        case "encoder" if embeds_with_transformers(directory):
+            config = (directory / "config.json").read_bytes()
+            check_library_support(
+                "transformers", config, source, trust_remote_code=trust_remote_code
+            )
         case "encoder":
             from ..engines.encoder_config import read_config as read_encoder  # noqa: PLC0415 - as above
 

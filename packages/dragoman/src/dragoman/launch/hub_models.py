@@ -61,6 +61,10 @@ from .hub_reference import find_reference
 
 log = logging.getLogger(__name__)
 
+_EMBEDDING_FILES = frozenset(
+    {"modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"}
+)
+"""Files of sentence-transformers that say how a model embeds texts."""
 STEP_PERCENT = 10
 """Progress between two lines, where there is no progress bar."""
 
@@ -278,7 +282,10 @@ def _plan_safetensors(
     else:
         try:
             choice = choose_engine(
-                config, f"{reference.repository}: config.json", plan.weights_size
+                config,
+                f"{reference.repository}: config.json",
+                plan.weights_size,
+                repository.read("modules.json"),
             )
         except ValueError as error:
             choice = EngineChoice("", str(error))
@@ -286,9 +293,7 @@ def _plan_safetensors(
     # normalization.
     if choice.engine == "encoder":
         for file in repository.files:
-            if file.path in ("modules.json", "sentence_bert_config.json") or file.path.endswith(
-                "/config.json"
-            ):
+            if file.path in _EMBEDDING_FILES or file.path.endswith("/config.json"):
                 repository.read(file.path)
     trusted = settings.trust_remote_code
     try:

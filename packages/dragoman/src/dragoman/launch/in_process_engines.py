@@ -5,6 +5,7 @@ it is chosen.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..pipeline.engine_backends import EmbedderBackend, EventBackend, ScorerBackend
 from ..pipeline.lora_adapters import Adapters, read_adapter
@@ -15,8 +16,12 @@ from ..serving.clock import Clock
 from ..settings import (
     Settings,
 )
+from .engine_choice import embeds_with_transformers
 from .model_builder import build_batching_model, build_block_files, build_engine_limits
 from .model_metadata import resolve_served_names
+
+if TYPE_CHECKING:
+    from ..engines.transformers import TransformersOptions
 
 SCRIPTED_CONTEXT = 200_000
 """Context length in tokens. Claude Code assumes as many; its prompts with `--continue`
@@ -52,15 +57,7 @@ def build_transformers(settings: Settings, clock: Clock, path: str) -> ServedMod
     from ..engines import transformers  # noqa: PLC0415 - needs torch, an optional dependency
 
     directory = Path(path)
-    options = transformers.TransformersOptions(
-        settings.dtype,
-        settings.device,
-        settings.trust_remote_code,
-        settings.quantization,
-        settings.attention_backend,
-        settings.threads,
-        settings.sampling_device,
-    )
+    options = _read_transformers_options(settings)
     files = build_block_files(settings, directory, "transformers")
     loaded = transformers.load(directory, build_engine_limits(settings), options, files)
     adapters = tuple(read_adapter(text) for text in settings.lora_modules)
@@ -75,6 +72,20 @@ def build_transformers(settings: Settings, clock: Clock, path: str) -> ServedMod
         own_name=name,
         vision=loaded.vision,
         adapters=Adapters(adapters, loaded.adapters),
+    )
+
+
+def _read_transformers_options(settings: Settings) -> TransformersOptions:
+    from ..engines import transformers  # noqa: PLC0415 - needs torch, an optional dependency
+
+    return transformers.TransformersOptions(
+        settings.dtype,
+        settings.device,
+        settings.trust_remote_code,
+        settings.quantization,
+        settings.attention_backend,
+        settings.threads,
+        settings.sampling_device,
     )
 
 
@@ -101,18 +112,29 @@ def build_encoder(settings: Settings, clock: Clock, directory: Path) -> ServedMo
     """Build `encoder:DIRECTORY`: a model that embeds texts or scores pairs of texts."""
     from ..engines import encoder_engine as encoder  # noqa: PLC0415 - numpy takes long to import
 
-    engine = encoder.load(
-        directory, max_model_len=settings.max_model_len, max_waiting=settings.max_queued_requests
-    )
+    if embeds_with_transformers(directory):
+        from ..engines.transformers import embedder  # noqa: PLC0415 - needs torch
+
+        engine = embedder.load(
+            directory,
+            _read_transformers_options(settings),
+            max_model_len=settings.max_model_len,
+            max_waiting=settings.max_queued_requests,
+        )
+    else:
+        engine = encoder.load(
+            directory,
+            max_model_len=settings.max_model_len,
+            max_waiting=settings.max_queued_requests,
+        )
     tokenizer = load_tokenizer(directory, generates=False)
     name, aliases = resolve_served_names(settings, directory.resolve().name)
-    match engine:
-        case encoder.BertEmbedder():
-            backend = EmbedderBackend(engine, tokenizer)
-            limit = engine.embedding_info.max_tokens
-        case encoder.BertScorer():
-            backend = ScorerBackend(engine, tokenizer)
-            limit = engine.max_tokens
+    if isinstance(engine, encoder.BertScorer):
+        backend = ScorerBackend(engine, tokenizer)
+        limit = engine.max_tokens
+    else:
+        backend = EmbedderBackend(engine, tokenizer)
+        limit = engine.embedding_info.max_tokens
     info = load_tokenizer_info(directory)
     return ServedModel(name, backend, limit, int(clock.now()), aliases, tokenizer_info=info)
 

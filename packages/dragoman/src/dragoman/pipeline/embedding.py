@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 import anyio.to_thread
+from msgspec.structs import replace
 
 from ..core.encoder import Embedder
 from ..core.encoder_requests import (
@@ -75,11 +76,20 @@ async def embed(
     embedder, tokenizer = find_embedder(model)
     embedder.embedding_info.check_dimensions(dimensions)
     model.encoding_queue.check_capacity(queue_share)
+    texts = _add_prompt(texts, embedder.embedding_info.prompt)
     inputs = await encode_inputs(tokenizer, texts, embedder.embedding_info.max_tokens)
     request = EmbedRequest(model.name, inputs, dimensions, normalize)
     return await run_in_turn(
         model, queue_share, sum(map(len, inputs)), lambda: embedder.embed(request)
     )
+
+
+def _add_prompt(texts: TextInputs, prompt: str) -> TextInputs:
+    """Put a prompt before every text; token ids stay as they are."""
+    if not prompt:
+        return texts
+    inputs = [prompt + text if isinstance(text, str) else text for text in texts.inputs]
+    return replace(texts, inputs=tuple(inputs))
 
 
 def estimate_tokens(texts: Iterable[str | tuple[int, ...]]) -> int:

@@ -121,6 +121,34 @@ def test_load_reads_pooling_from_directory(tmp_path: Path, mode: str, pooling: P
     assert (engine.embedding_info.pooling, engine.embedding_info.max_tokens) == (pooling, 24)
 
 
+@pytest.mark.parametrize(
+    ("name", "pooling"),
+    [
+        ("cls", Pooling.CLS),
+        ("mean", Pooling.MEAN),
+        ("max", Pooling.MAX),
+        ("lasttoken", Pooling.LAST),
+        ("mean_sqrt_len_tokens", Pooling.MEAN_SQRT_LEN),
+    ],
+)
+def test_load_reads_pooling_name(tmp_path: Path, name: str, pooling: Pooling):
+    write_encoder(tmp_path)
+    path = tmp_path / "1_Pooling" / "config.json"
+    path.write_text(json.dumps({"pooling_mode": name}))
+    engine = load(tmp_path)
+    assert isinstance(engine, BertEmbedder)
+    assert engine.embedding_info.pooling == pooling
+
+
+def test_load_default_prompt_precedes_texts(tmp_path: Path):
+    write_encoder(tmp_path)
+    path = tmp_path / "config_sentence_transformers.json"
+    path.write_text(json.dumps({"prompts": {"query": "query: "}, "default_prompt_name": "query"}))
+    engine = load(tmp_path)
+    assert isinstance(engine, BertEmbedder)
+    assert engine.embedding_info.prompt == "query: "
+
+
 def test_load_bare_directory_uses_default_pooling_and_length(tmp_path: Path):
     engine = load(write_encoder(tmp_path, pooling=None))
     assert isinstance(engine, BertEmbedder)

@@ -57,9 +57,16 @@ class TransformersOptions(Struct, frozen=True):
     sampling_device: str = "auto"
 
 
-def load_network(directory: Path, options: TransformersOptions) -> Network:
-    """Load a model in evaluation mode on its device. Raises EngineError for an
-    unsupported model.
+def load_network(
+    directory: Path,
+    options: TransformersOptions,
+    auto_class: Any = None,  # noqa: ANN401 - untyped
+) -> Network:
+    """Load a model in evaluation mode on its device.
+
+    auto_class: of the library; by default that of a model that generates text.
+
+    Raises: EngineError for an unsupported model.
     """
     library.utils.logging.disable_progress_bar()
     if not list(directory.glob("*.safetensors")):
@@ -88,11 +95,12 @@ def load_network(directory: Path, options: TransformersOptions) -> Network:
         quantization_args = build_quantization_args(
             config, options.quantization, options.dtype, device
         )
-        auto_class = (
-            library.AutoModelForImageTextToText
-            if is_vision_model(config)
-            else library.AutoModelForCausalLM
-        )
+        if auto_class is None:
+            auto_class = (
+                library.AutoModelForImageTextToText
+                if is_vision_model(config)
+                else library.AutoModelForCausalLM
+            )
         arguments = {
             "config": config,
             "dtype": options.dtype,
