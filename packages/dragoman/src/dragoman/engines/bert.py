@@ -103,7 +103,7 @@ class Bert:
             np.concatenate([np.arange(length) for length in lengths]) + self.config.first_position
         )
         segments = np.zeros(total, np.int64)
-        if self.config.types > 1:
+        if self.config.has_segments:
             firsts = [len(item.ids) if item.second is None else item.second for item in batch]
             parts = [
                 np.arange(length) >= first for length, first in zip(lengths, firsts, strict=True)

@@ -61,7 +61,8 @@ class Shape(Struct, frozen=True):
 
     @property
     def types(self) -> int:
-        return 2 if self.family == "bert" else 1
+        """Token types: RoBERTa's second one is the library's default, and never used."""
+        return 2
 
 
 PLAIN = Shape()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,30 @@ async def test_embed_vectors_match_transformers(tmp_path: Path, shape: Shape):
         assert np.abs(np.frombuffer(vector, "<f4") - expected).max() < 1e-5
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta"])
-async def test_scores_match_transformers(tmp_path: Path, family: str):
+@pytest.mark.parametrize(
+    ("family", "tokenizer", "has_segments"),
+    [
+        ("bert", None, True),
+        ("bert", {"tokenizer_class": "BertTokenizer"}, True),
+        ("bert", {"tokenizer_class": "PreTrainedTokenizerFast"}, False),
+        (
+            "bert",
+            {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "model_input_names": ["input_ids", "token_type_ids"],
+            },
+            True,
+        ),
+        ("roberta", None, False),
+        ("roberta", {"tokenizer_class": "RobertaTokenizer"}, False),
+    ],
+)
+async def test_scores_match_transformers(
+    tmp_path: Path, family: str, tokenizer: dict[str, Any] | None, has_segments: bool
+):
     write_encoder(tmp_path, Shape(family=family, task="ForSequenceClassification"))
+    if tokenizer is not None:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokenizer))
     engine = load(tmp_path)
     assert isinstance(engine, BertScorer)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
@@ -59,9 +81,7 @@ async def test_scores_match_transformers(tmp_path: Path, family: str):
     scores = await engine.score(ScoreRequest("m", pairs))
     await engine.stop()
     for pair, score in zip(pairs, scores.scores, strict=True):
-        types = [
-            int(place >= pair.second_start and family == "bert") for place in range(len(pair.ids))
-        ]
+        types = [int(place >= pair.second_start and has_segments) for place in range(len(pair.ids))]
         with torch.no_grad():
             logit = model(torch.tensor([pair.ids]), token_type_ids=torch.tensor([types])).logits[
                 0, 0
