@@ -15,18 +15,22 @@ from ..core.encoder_requests import (
     EmbeddingInfo,
     Embeddings,
     EmbedRequest,
-    Pooling,
     RelevanceScores,
     ScoreRequest,
 )
 from ..core.engine import Health
-from ..core.errors import EngineError
 from ..core.request_checks import check_ids
 from .batch_invariant_matmul import ROWS, BlockSizes, share_block_sizes
 from .bert import Bert, EncoderInput, Floats, load_linear
 from .dynamic_batcher import Batcher
 from .encoder_config import EncoderConfig, PoolingConfig, ScoringConfig, read_config
-from .pooled_outputs import build_embeddings, compute_sigmoid
+from .pooled_outputs import (
+    build_embedding_info,
+    build_embeddings,
+    check_max_model_len,
+    compute_sigmoid,
+    pool_states,
+)
 from .safetensors_reader import Tensors
 
 _MAX_BATCH_TOKENS = 4096
@@ -110,21 +114,6 @@ class BertScorer(_BatchedEngine):
         return RelevanceScores(scores, sum(len(pair.ids) for pair in request.pairs))
 
 
-def pool_states(states: Floats, pooling: Pooling) -> Floats:
-    """Pool states [tokens, hidden] of one text to [hidden]."""
-    match pooling:
-        case Pooling.MEAN:
-            return states.sum(axis=0) / np.float32(len(states))
-        case Pooling.MEAN_SQRT_LEN:
-            return states.sum(axis=0) / np.sqrt(np.float32(len(states)))
-        case Pooling.CLS:
-            return states[0]
-        case Pooling.LAST:
-            return states[-1]
-        case Pooling.MAX:
-            return states.max(axis=0)
-
-
 def load(
     directory: Path, *, max_model_len: int | None = None, max_waiting: int = 1024
 ) -> BertEmbedder | BertScorer:
@@ -163,33 +152,6 @@ def load(
             )
     tensors.check_all_used()
     return engine
-
-
-def check_max_model_len(max_model_len: int | None, max_positions: int) -> None:
-    """Raise EngineError if the option exceeds the model's positions."""
-    if max_model_len is not None and not 1 < max_model_len <= max_positions:
-        raise EngineError(
-            f"max_model_len must be between 2 and the model's {max_positions}, not {max_model_len}"
-        )
-
-
-def build_embedding_info(
-    config: PoolingConfig, dimensions: int, max_positions: int, max_model_len: int | None
-) -> EmbeddingInfo:
-    """Build the properties of an embedder's vectors.
-
-    dimensions: numbers of a full vector.
-    max_positions, max_model_len: see `load`.
-    """
-    return EmbeddingInfo(
-        dimensions,
-        max_model_len or min(max_positions, config.max_tokens or max_positions),
-        config.pooling,
-        config.normalized,
-        config.matryoshka,
-        config.matryoshka_dimensions,
-        config.prompt,
-    )
 
 
 def _build_head(

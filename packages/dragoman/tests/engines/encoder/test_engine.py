@@ -15,7 +15,8 @@ import pytest
 
 from dragoman.core.encoder_requests import EmbedRequest, Pooling, ScoreRequest, TokenizedPair
 from dragoman.core.errors import EngineError, RequestError, Unsupported
-from dragoman.engines.encoder_engine import BertEmbedder, BertScorer, load, pool_states
+from dragoman.engines.encoder_engine import BertEmbedder, BertScorer, load
+from dragoman.engines.pooled_outputs import pool_states
 
 from .directories import PLAIN, SCORER, WORDS, Shape, write_encoder, write_modules
 

@@ -15,9 +15,13 @@ from ...core.engine import Health
 from ...core.request_checks import check_ids
 from ..dynamic_batcher import Batcher
 from ..encoder_config import read_pooling
-from ..encoder_engine import build_embedding_info, check_max_model_len, pool_states
 from ..hardware import count_usable_cores
-from ..pooled_outputs import build_embeddings
+from ..pooled_outputs import (
+    build_embedding_info,
+    build_embeddings,
+    check_max_model_len,
+    pool_states,
+)
 from .backend import Network, library, torch
 from .load_network import TransformersOptions, load_network
 
