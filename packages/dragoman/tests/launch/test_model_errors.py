@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
+from dragoman.engines.tiny import find_bundled_model
 from dragoman.launch import build_models
 from dragoman.launch.engine_choice import choose_engine
 from dragoman.serving.clock import SystemClock
@@ -101,6 +103,30 @@ def test_non_gguf_file_error_suggests_directory(tmp_path: Path):
     (tmp_path / "model.safetensors").touch()
     message = f"{tmp_path}/model.safetensors is a file; serve its directory: {tmp_path}"
     assert get_error(f"{tmp_path}/model.safetensors") == message
+
+
+LFS_POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 9\n"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_git_lfs_pointer_error_names_file_and_command(tmp_path: Path, name: str):
+    directory = tmp_path / "model"
+    shutil.copytree(find_bundled_model(), directory)
+    (directory / name).write_text(LFS_POINTER)
+    assert get_error(f"tiny:{directory}") == (
+        f"{directory / name} is a Git LFS pointer and not the file itself; run `git lfs pull` in "
+        f"{directory}"
+    )
+
+
+@pytest.mark.parametrize("field", ["max_position_embeddings", "num_attention_heads", "head_dim"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_config_size_below_one_error_names_field(tmp_path: Path, field: str, value: int):
+    directory = tmp_path / "model"
+    shutil.copytree(find_bundled_model(), directory)
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, field: value}))
+    assert f"`int` >= 1 - at `$.{field}`" in get_error(f"tiny:{directory}")
 
 
 def test_hub_cache_folder_error_suggests_snapshot_path(tmp_path: Path):

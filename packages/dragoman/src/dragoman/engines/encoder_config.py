@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from ..core.encoder_requests import (
     Pooling,
@@ -98,6 +98,11 @@ class _SentenceTransformers(Struct):
     activation_fn: str | None = None
 
 
+# A config.json may be a stranger's: a size of 0 fails only in the middle of a
+# computation.
+_Size = Annotated[int, Meta(gt=0, le=1 << 40)]
+
+
 class _Matryoshka(Struct):
     """The fields of config.json about shortened vectors."""
 
@@ -109,14 +114,14 @@ class _File(_Matryoshka, kw_only=True):
     """config.json."""
 
     architectures: list[str]
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    vocab_size: int
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    layer_norm_eps: float = 1e-12
+    hidden_size: _Size
+    intermediate_size: _Size
+    num_hidden_layers: _Size
+    num_attention_heads: _Size
+    vocab_size: _Size
+    max_position_embeddings: _Size = 512
+    type_vocab_size: _Size = 2
+    layer_norm_eps: Annotated[float, Meta(ge=0, lt=1)] = 1e-12
     hidden_act: str = "gelu"
     position_embedding_type: str | None = None
     pad_token_id: int | None = None
@@ -132,7 +137,7 @@ class _Module(Struct):
 
 
 class _Transformer(Struct):
-    max_seq_length: int | None = None
+    max_seq_length: _Size | None = None
     do_lower_case: bool = False
 
 
@@ -151,7 +156,7 @@ def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | Scoring
         ),
         (file.is_decoder, "a decoder"),
         (
-            file.num_attention_heads < 1 or file.hidden_size % file.num_attention_heads != 0,
+            file.hidden_size % file.num_attention_heads != 0,
             "a hidden_size that is not a multiple of the number of heads",
         ),
         (
@@ -166,6 +171,10 @@ def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | Scoring
         raise EngineError(f"{path}: {unsupported} is not supported by the encoder engine")
     family = _FAMILIES[architecture]
     first = 0 if family == _BERT else (1 if file.pad_token_id is None else file.pad_token_id) + 1
+    if not 0 <= first < file.max_position_embeddings:
+        raise EngineError(
+            f"{path}: the first position, {first}, must be less than max_position_embeddings"
+        )
     config = EncoderConfig(
         family=family,
         hidden=file.hidden_size,
@@ -305,6 +314,10 @@ def _read_pooling(directory: Path, file: _Matryoshka) -> PoolingConfig:
     prompt = _read_prompt(directory)
     pooling = Pooling.MEAN
     if "Pooling" in paths:
+        if ".." in Path(paths["Pooling"]).parts or Path(paths["Pooling"]).is_absolute():
+            raise EngineError(
+                f"{directory / 'modules.json'}: the path {paths['Pooling']!r} leaves the directory"
+            )
         path = directory / paths["Pooling"] / "config.json"
         # One flag per mode, of which exactly one is on, or since sentence-transformers
         # 5 one name.
@@ -337,5 +350,5 @@ def _read_pooling(directory: Path, file: _Matryoshka) -> PoolingConfig:
 def _decode(path: Path, type: type[T]) -> T:
     try:
         return msgspec.json.decode(path.read_bytes(), type=type)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (OSError, ValueError, msgspec.DecodeError, RecursionError) as error:
         raise EngineError(f"{path} cannot be read: {error}") from error

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -390,8 +390,8 @@ _CPU_KV_BYTES = 1 << 28
 class _ModelShape(msgspec.Struct):
     """The fields of config.json that the engine needs."""
 
-    vocab_size: int
-    max_position_embeddings: int = 4096
+    vocab_size: Annotated[int, msgspec.Meta(gt=0)]
+    max_position_embeddings: Annotated[int, msgspec.Meta(gt=0)] = 4096
 
 
 def load(

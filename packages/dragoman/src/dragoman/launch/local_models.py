@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..core.errors import EngineError
@@ -80,11 +81,17 @@ def check_local_model(
     """
     check_engine_installed(kind, path)
     if kind == "llamacpp":
+        _check_lfs_pointers([Path(path)])
         from ..engines.llamacpp import read_metadata  # noqa: PLC0415 - numpy takes long to import
 
         read_metadata(Path(path))
         return
     check_directory(path)
+    _check_lfs_pointers(
+        file
+        for pattern in ("*.safetensors", "*.json", "*.model", "*.jinja")
+        for file in sorted(Path(path).glob(pattern))
+    )
     try:
         check_architecture(kind, Path(path), path, trust_remote_code=trust_remote_code)
     except EngineError as error:
@@ -98,3 +105,23 @@ def check_local_model(
         )
     if not (Path(path) / "tokenizer.json").exists():
         raise EngineError(f"{path} contains no tokenizer.json")
+
+
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""The begin of the file that git has for a large file without Git LFS:
+https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md.
+"""
+
+
+def _check_lfs_pointers(files: Iterable[Path]) -> None:
+    """Raise EngineError if a file is the pointer to a large file."""
+    for file in files:
+        if not file.is_file():
+            continue
+        with file.open("rb") as content:
+            head = content.read(len(_LFS_POINTER))
+        if head == _LFS_POINTER:
+            raise EngineError(
+                f"{file} is a Git LFS pointer and not the file itself; run `git lfs pull` in "
+                f"{file.parent}"
+            )

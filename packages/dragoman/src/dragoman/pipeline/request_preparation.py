@@ -213,6 +213,7 @@ def _build_event_job(
             f"{terms.cache_salt}\n{request.cache_salt}".encode("utf-8", "surrogatepass")
         ).hexdigest()
         request = msgspec.structs.replace(request, cache_salt=salt)
+    request = msgspec.structs.replace(request, priority=find_engine_priority(request, terms))
     return EventJob(engine, ticket, request, reasoning is not None, build_choice)
 
 
@@ -224,6 +225,16 @@ def build_ticket(
     if priority and "priority" not in model.capabilities.parameters:
         priority = 0
     return QueueTicket(model.queue, terms.queue_share, tokens, priority, terms.is_background)
+
+
+def find_engine_priority(request: GenerateRequest, terms: CallTerms) -> int:
+    """Return the priority of a request in the engine, which compares the requests of
+    all keys.
+
+    A client's priority orders the waiting requests of its own key. In the engine, it
+    would take KV blocks from the running requests of other keys.
+    """
+    return 0 if terms.queue_share.name and not terms.is_background else request.priority
 
 
 def _find_stops(request: GenerateRequest) -> tuple[str, ...]:
@@ -389,7 +400,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             reasoning_budget=build_reasoning_budget(
                 self.model, self.backend, request, encoded.prompt_tail
             ),
-            priority=request.priority,
+            priority=find_engine_priority(request, self.terms),
             # The separator is a line break, which no owner's salt contains, so two
             # different pairs never join to the same text.
             cache_salt=f"{self.terms.cache_salt}\n{request.cache_salt}",

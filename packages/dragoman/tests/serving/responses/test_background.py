@@ -231,6 +231,21 @@ async def test_background_limit_reached_returns_429() -> None:
     await start(server)
 
 
+async def test_background_limit_holds_for_concurrent_starts(tmp_path: Path) -> None:
+    # Its commits take time, in which the others start.
+    store = SqliteStore(tmp_path / "store.db")
+    server = build_storing_server(
+        STORY,
+        store=store,
+        sleep=(gate := ManualSleep()),
+        options=ServingOptions(max_background=3),
+    )
+    async with lifespan(server.app):
+        answers = await asyncio.gather(*(server.post("/v1/responses", ASK) for _ in range(12)))
+        assert sorted(answer.status_code for answer in answers) == [200] * 3 + [429] * 9
+        gate.open()
+
+
 async def test_background_run_of_dead_process_is_failed(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "store.db")
     await store.open()

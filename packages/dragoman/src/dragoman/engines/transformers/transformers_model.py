@@ -75,6 +75,8 @@ class TransformersModel:
             raise EngineError(
                 f"{config.model_type} does not state a longest context (max_position_embeddings)"
             )
+        if limits and limits[0] < 1:
+            raise EngineError(f"{config.model_type} states a longest context of {limits[0]}")
         self._max_positions = limits[0] if limits else UNLIMITED_POSITIONS
         self._weight_slots = find_weight_slots(network)
 

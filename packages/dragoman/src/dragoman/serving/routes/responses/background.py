@@ -58,6 +58,7 @@ class BackgroundRuns:
         self._store = store
         self._limit = limit
         self._runs: dict[Key, asyncio.Task[None]] = {}
+        self._n_starting = 0
         self._new_events: dict[Key, asyncio.Event] = {}
         self._unfinalized: dict[Key, EngineError] = {}
         self._watcher: asyncio.Task[None] | None = None
@@ -86,7 +87,7 @@ class BackgroundRuns:
 
     def check_limit(self) -> None:
         """Raise RateLimited if the limit is reached."""
-        if len(self._runs) >= self._limit:
+        if len(self._runs) + self._n_starting >= self._limit:
             raise RateLimited(f"There are already {self._limit} background responses; retry later.")
 
     async def start(
@@ -101,8 +102,12 @@ class BackgroundRuns:
         Raises:
             RateLimited: the limit is reached.
         """
+        is_counted = False
         try:
             self.check_limit()
+            # Counted before the commit: others start meanwhile.
+            self._n_starting += 1
+            is_counted = True
             # In one commit, so that every stored response can be streamed from its
             # first event.
             await self._store.commit(put, build_event_append(put.key, events))
@@ -111,6 +116,8 @@ class BackgroundRuns:
             # collected, and then warn.
             run.close()
             raise
+        finally:
+            self._n_starting -= is_counted
         task = asyncio.create_task(run)
         self._runs[put.key] = task
         task.add_done_callback(lambda done: self._on_run_done(put.key, done))
