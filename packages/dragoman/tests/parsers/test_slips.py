@@ -302,10 +302,13 @@ def test_name_without_tags_in_prose_is_text():
         assert read_call(family, text) == [("text", text)]
 
 
-def test_broken_call_does_not_swallow_the_next():
-    first = "<tool_call>\n<function=find>\n<parameter=n>\n1\n</parameter>\n"
+@pytest.mark.parametrize(
+    "end", ["</parameter>\n", "</parameter>\n</tool_call>\n", "</tool_call>\n", ""]
+)
+def test_broken_call_does_not_swallow_the_next(end: str):
+    first = "<tool_call>\n<function=find>\n<parameter=query>\nx\n" + end
     assert read_call("qwen3_coder", first + qwen(QUERY)) == [
-        ("call", "find", '{"n": 1}'),
+        ("call", "find", '{"query": "x"}'),
         ("call", "find", '{"query": "/a/t.py"}'),
     ]
 

@@ -109,7 +109,9 @@ class TagPatterns:
         # If a model forgets the closing tag, the value ends at the next tag. Where that
         # tag could also be part of a value, it must begin a line.
         self.value_ends = frozenset((*value_ends, *next_tags))
-        self._value_texts = (*self.value_ends, syntax.end_tag, *closers)
+        # These end it only before another tag.
+        padded_ends = (syntax.value_padding + end for end in self.call_ends)
+        self._value_texts = (*self.value_ends, *self.call_ends, *padded_ends)
         self.cdata_patterns = AhoCorasick([CDATA_END + end for end in value_ends])
         self.forbidden_in_values = (*next_tags, syntax.value_end_tag)
 
