@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product
+from functools import cache
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -74,17 +75,30 @@ def solve_non_negative(rows: Rows) -> Vector:
     best = np.zeros(len(scale))
     min_error = 0.0
     # Solving 2**k small systems is exact, and for about ten columns faster than an
-    # iterative solver.
-    for selected in product((False, True), repeat=len(scale) - 1):
-        free = np.flatnonzero((True, *selected))
-        solution = np.asarray(
-            np.linalg.solve(gram[np.ix_(free, free)], moments[free]), dtype=np.float64
-        )
-        error = -float(moments[free] @ solution)  # the sum of squares, less that of the targets
-        if error < min_error and solution[0] > 0 and (solution >= 0).all():
+    # iterative solver. numpy's cost per call is many times that of such a system, so that
+    # those of one size are solved in one call.
+    for free in _list_free_columns(len(scale)):
+        solutions = np.asarray(
+            np.linalg.solve(gram[free[:, :, None], free[:, None, :]], moments[free][:, :, None]),
+            dtype=np.float64,
+        )[:, :, 0]
+        # The sums of squares, less that of the targets.
+        errors = -(moments[free] * solutions).sum(axis=1)
+        errors[(solutions < 0).any(axis=1) | (solutions[:, 0] == 0)] = np.inf
+        lowest = int(errors.argmin())
+        if errors[lowest] < min_error:
             best = np.zeros(len(scale))
-            min_error = error
-            best[free] = solution
+            min_error = float(errors[lowest])
+            best[free[lowest]] = solutions[lowest]
     if not best[0] > 0:
         raise ValueError("no coefficients above zero explain the measurements")
     return best / scale
+
+
+@cache
+def _list_free_columns(num_columns: int) -> list[NDArray[np.intp]]:
+    """Return the sets of columns with the first, one array of rows per size of the set."""
+    return [
+        np.array([(0, *others) for others in combinations(range(1, num_columns), size)], np.intp)
+        for size in range(num_columns)
+    ]
