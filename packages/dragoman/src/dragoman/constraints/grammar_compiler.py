@@ -68,7 +68,9 @@ class Compiler:
         if not eos:
             raise ValueError("constraints require an end-of-sequence token")
         self._limits = limits or CompilerLimits()
-        self.vocabulary = GrammarVocabulary.of(tokenizer, eos, vocab_size or 0)
+        self._tokenizer = tokenizer
+        self._eos = tuple(eos)
+        self._vocab_size = vocab_size or 0
         self._tools_cache: Tools | None = None
         self._cache: OrderedDict[str, tuple[CompiledGrammar, int]] = OrderedDict()
         self._cached_chars = self._bytes = 0
@@ -76,6 +78,10 @@ class Compiler:
         # is being loaded.
         self._lock = Lock()
         self._tools_lock = Lock()
+
+    @cached_property
+    def vocabulary(self) -> GrammarVocabulary:
+        return GrammarVocabulary.of(self._tokenizer, self._eos, self._vocab_size)
 
     @cached_property
     def endings(self) -> EndingSearch:

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cached_property
 
 from starlette.routing import Match
 from starlette.routing import Route as PathPattern
@@ -67,16 +68,22 @@ class Router:
     def __init__(self, endpoints: Sequence[Endpoint], fallback: Endpoint) -> None:
         # Literal paths precede patterns: /v1/chat/completions/render is not a
         # completion with the id `render`.
-        endpoints = sorted(endpoints, key=lambda endpoint: "{" in endpoint.route.path)
+        self._endpoints = sorted(endpoints, key=lambda endpoint: "{" in endpoint.route.path)
         self._exact = {
             endpoint.route.path: endpoint
-            for endpoint in endpoints
+            for endpoint in self._endpoints
             if "{" not in endpoint.route.path
         }
-        self._patterns = [
-            (PathPattern(endpoint.route.path, endpoint.handle), endpoint) for endpoint in endpoints
-        ]
         self._fallback = fallback
+
+    @cached_property
+    def _patterns(self) -> list[tuple[PathPattern, Endpoint]]:
+        # When first needed, since most requests have literal paths, and to compile all
+        # patterns takes half the time to build the application.
+        return [
+            (PathPattern(endpoint.route.path, endpoint.handle), endpoint)
+            for endpoint in self._endpoints
+        ]
 
     def find_endpoint(self, scope: Scope) -> Endpoint:
         """Return the endpoint, and set the scope's `path_params`."""
