@@ -5,6 +5,7 @@ vLLM CVE-2026-48746).
 import httpx2
 import pytest
 from starlette.datastructures import Headers
+from tests.http.wire import answers, serving
 
 from dragoman.core.errors import MisdirectedRequest, RequestError
 from dragoman.launch import build_models
@@ -95,6 +96,24 @@ async def test_rebound_page_reaches_only_server_with_keys(
         transport=httpx2.ASGITransport(app), base_url="http://rebind.example"
     ) as http:
         assert (await http.get("/version")).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /readyz HTTP/1.0\r\n\r\n", 200),
+        (b"GET /health HTTP/1.0\r\nhost: localhost\r\n\r\n", 200),
+        (b"GET /health HTTP/1.0\r\nhost: evil.example\r\n\r\n", 421),
+        (b"GET /health HTTP/1.0\r\nhost: a\r\nhost: b\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nconnection: close\r\n\r\n", 400),
+    ],
+)
+async def test_http_1_0_probe_without_host_is_answered(head: bytes, status: int) -> None:
+    models = build_models(Settings(model="scripted"), SystemClock())
+    await models.start()
+    async with serving(build_asgi_app(models)) as wire:
+        assert [each.status for each in answers(await wire.ask(head))] == [status]
+    await models.stop()
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,9 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
             "special tokens that the tokenizer adds to a text, in addition to the chat template's"
         ),
     ] = None
-    priority: Annotated[Int64 | None, Note("lower runs first")] = None
+    priority: Annotated[
+        Int64 | None, Note("lower runs first, among the requests of the same key")
+    ] = None
     request_id: Annotated[RequestId | None, Note("becomes the suffix of the response id")] = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
     kv_transfer_params: Annotated[

@@ -28,11 +28,13 @@ class AccessPolicy:
     allowed_hosts: tuple[str, ...]
     cors: CorsPolicy
 
-    def check_headers(self, headers: Headers) -> None:
-        """Check the number of headers and the Host header. Raises as
-        `cors.check_headers`.
+    def check_headers(self, headers: Headers, *, requires_host: bool = True) -> None:
+        """Check the number of headers and the Host header. Raises as `check_headers`.
+
+        requires_host: false for HTTP/1.0, which has no Host (RFC 9112, 3.2): load
+            balancers probe with it, and no browser sends it.
         """
-        check_headers(headers, self.allowed_hosts)
+        check_headers(headers, self.allowed_hosts, requires_host=requires_host)
 
     def check_origin(self, headers: Headers, access: Access, *, reads: bool = False) -> None:
         """Reject requests that pages of other origins cause, unless the route is
@@ -54,7 +56,9 @@ class AccessPolicy:
 MAX_HEADERS = 100
 
 
-def check_headers(headers: Headers, allowed: tuple[str, ...]) -> None:
+def check_headers(
+    headers: Headers, allowed: tuple[str, ...], *, requires_host: bool = True
+) -> None:
     """Check the headers.
 
     Raises:
@@ -65,4 +69,5 @@ def check_headers(headers: Headers, allowed: tuple[str, ...]) -> None:
         raise HeadersTooLarge(
             f"A request may have at most {MAX_HEADERS} headers; this one has {len(headers.raw)}."
         )
-    check_host(headers, allowed)
+    if requires_host or "host" in headers:
+        check_host(headers, allowed)

@@ -70,7 +70,7 @@ class Endpoint:
         """
         policy = self._policy
         handlers = self.route.handlers
-        policy.check_headers(http.headers)
+        policy.check_headers(http.headers, requires_host=http.http_version != "1.0")
         policy.check_origin(http.headers, self.route.access, reads=method in ("GET", "HEAD"))
         # A preflight carries no key, so it is answered before authentication.
         preflight_headers = policy.cors.build_preflight_headers(method, http.headers, handlers)

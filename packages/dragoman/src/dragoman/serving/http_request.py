@@ -59,6 +59,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
     body_memory: the body's share of the memory budget.
     client: the client's host and port; None if unknown.
     record: mutable state, shared by all copies of this request.
+    http_version: such as `1.1`.
     """
 
     service: Service
@@ -75,6 +76,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
     body_memory: BodyMemoryShare
     client: tuple[str, int] | None = None
     record: RequestRecord = msgspec.field(default_factory=RequestRecord)
+    http_version: str = "1.1"
 
     @property
     def client_host(self) -> str | None:
@@ -239,6 +241,7 @@ def build_http_request(
         scope["path"],
         BodyMemoryShare(service.body_budget),
         scope.get("client"),
+        http_version=scope.get("http_version", "1.1"),
     )
 
 

@@ -36,7 +36,9 @@ class GenerateBody(Struct, frozen=True, kw_only=True):
     stream_options: Annotated[StreamOptions | None, Note("include_usage")] = None
     request_id: Annotated[RequestId | None, Note("echoed; generated if missing")] = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
-    priority: Annotated[Int64 | None, Note("lower runs first")] = None
+    priority: Annotated[
+        Int64 | None, Note("lower runs first, among the requests of the same key")
+    ] = None
     kv_transfer_params: Annotated[Raw, Note("for engines that support it")] = Raw()
 
 
