@@ -18,6 +18,8 @@ from .blocks import Block, BlockError, Command, commands, prints
 ADDRESS = re.compile(r"https?://(?:127\.0\.0\.1|localhost):8000")
 PATIENCE = 60.0
 """Timeout of a command in seconds."""
+SHARED = ("", "tiny", "scripted")
+"""Arguments of the servers that all pages share."""
 
 
 class Server:
@@ -77,11 +79,34 @@ class Server:
         self._log.close()
 
 
-class PageRunner:
-    """Runs one page. It must be closed."""
+class SharedServers:
+    """Servers that read no file of a page, for all pages. It must be closed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._servers: dict[str, Server] = {}
+
+    def find(self, arguments: str) -> Server | None:
+        """Return the server with these arguments, if pages may share it."""
+        if arguments not in SHARED:
+            return None
+        if arguments not in self._servers:
+            folder = self._folder / str(len(self._servers))
+            folder.mkdir()
+            self._servers[arguments] = Server(arguments, folder)
+        return self._servers[arguments]
+
+    def close(self) -> None:
+        for server in self._servers.values():
+            server.close()
+
+
+class PageRunner:
+    """Runs one page. It must be closed."""
+
+    def __init__(self, folder: Path, shared: SharedServers | None = None) -> None:
+        self._folder = folder
+        self._shared = shared
         self._servers: dict[str, Server] = {}
         self._printed: str | None = None
 
@@ -148,6 +173,9 @@ class PageRunner:
     def _address(self, arguments: str) -> str | None:
         if arguments == "none":
             return None
+        shared = self._shared and self._shared.find(arguments)
+        if shared is not None:
+            return shared.address
         if arguments not in self._servers:
             self._servers[arguments] = Server(arguments, self._folder)
         return self._servers[arguments].address

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from .blocks import Block, blocks
-from .harness import PageRunner
+from .harness import PageRunner, SharedServers
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -23,9 +23,16 @@ LONG = {"docs/simulate.md", "docs/calibrate.md", "docs/benchmarking.md", "docs/e
 """Pages whose commands take more than ten seconds."""
 
 
+@pytest.fixture(scope="module")
+def shared_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedServers]:
+    servers = SharedServers(tmp_path_factory.mktemp("servers"))
+    yield servers
+    servers.close()
+
+
 @pytest.fixture
-def runner(tmp_path: Path) -> Iterator[PageRunner]:
-    page_runner = PageRunner(tmp_path)
+def runner(tmp_path: Path, shared_servers: SharedServers) -> Iterator[PageRunner]:
+    page_runner = PageRunner(tmp_path, shared_servers)
     yield page_runner
     page_runner.close()
 
