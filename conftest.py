@@ -41,7 +41,7 @@ _PATIENT = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter
 
 settings.register_profile(
     "quick",
-    max_examples=50,
+    max_examples=30,
     deadline=None,
     derandomize=True,
     database=None,
