@@ -210,7 +210,7 @@ READ_ONLY: dict[str, frozenset[str]] = {
     "chat": frozenset({"metadata", "store", "verbosity"}),
     "completions": frozenset({"metadata"}),
     "responses": frozenset({"max_tool_calls", "stream_options"}),
-    "messages": frozenset({"metadata", "service_tier"}),
+    "messages": frozenset({"cache_control", "metadata", "service_tier"}),
 }
 """Of no effect on the answer, as the tables say: that they are read shows when a wrong
 value is refused.

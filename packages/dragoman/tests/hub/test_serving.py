@@ -165,7 +165,7 @@ def test_settings_file_absent_model_raises_error_at_start(cache: Path):
     [
         (
             "Qwen3ForCausalLM",
-            r"Qwen3ForCausalLM needs an engine that is not installed: pip install "
+            r"embeds texts, which needs an engine that is not installed: pip install "
             r"'dragoman\[transformers\]'",
         ),
         ("FancyModel", "architecture 'FancyModel' is not supported by the encoder engine"),

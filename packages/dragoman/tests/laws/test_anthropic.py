@@ -40,7 +40,7 @@ HEADER = Header("msg_1", 1700000000, "org/model", "fp_1")
 
 
 def is_consistent(case: Case) -> bool:
-    return (case.reply.usage.reasoning or 0) <= case.reply.usage.completion
+    return (case.reply.usage.reasoning or 0) <= (case.reply.usage.completion or 0)
 
 
 def wrap(text: str, seal: str) -> str:

@@ -41,7 +41,7 @@ DELTAS = ("response.output_text.delta", "response.refusal.delta")
 
 
 def is_consistent(case: Case) -> bool:
-    return (case.reply.usage.reasoning or 0) <= case.reply.usage.completion
+    return (case.reply.usage.reasoning or 0) <= (case.reply.usage.completion or 0)
 
 
 def wrap(text: str, seal: str) -> str:

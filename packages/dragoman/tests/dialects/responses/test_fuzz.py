@@ -210,7 +210,9 @@ def read(body: bytes) -> None:
     for id, row in assign_ids(parsed.input, "resp_1"):
         assert json.loads(row)["id"] == id
     rows = [row for _, row in assign_ids(parsed.input, "resp_1")]
-    assert with_rows(parsed, *rows).call.requests == parsed.call.requests
+    # A hosted tool's call is named after its item, which gets its id when it is stored.
+    if all(item.id or item.type not in HOSTED_TYPES for item in parsed.input):
+        assert with_rows(parsed, *rows).call.requests == parsed.call.requests
     begun = parsed.call.writer(Header("resp_1", 1, "m")).keepalive.decode()
     for event in begun.split("\n\n")[:-1]:
         assert len(event.splitlines()) == 2

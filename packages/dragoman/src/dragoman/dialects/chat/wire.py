@@ -215,9 +215,9 @@ CHAT_NESTED = NestedRules(
         ReasoningDetail: TaggedFields(
             "type",
             {
-                "reasoning.text": frozenset({"text", "signature", "format"}),
-                "reasoning.summary": frozenset({"summary", "format"}),
-                "reasoning.encrypted": frozenset({"data", "format"}),
+                "reasoning.text": frozenset({"id", "index", "text", "signature", "format"}),
+                "reasoning.summary": frozenset({"id", "index", "summary", "format"}),
+                "reasoning.encrypted": frozenset({"id", "index", "data", "summary", "format"}),
             },
         ),
         ChatWireTool: TaggedFields("type", _BY_TOOL_TYPE),

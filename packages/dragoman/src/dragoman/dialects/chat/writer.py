@@ -31,7 +31,7 @@ from ...core.reasoning_details import build_reasoning_detail
 from ...core.reply import Choice, Reply
 from ..chunk_envelope import ChunkEnvelope, ChunkWriter, RenderOptions, render_finish_reason
 from ..interfaces import Header, Profile
-from ..json_encoding import encode_field, encode_string
+from ..json_encoding import encode_field, encode_string, escape_line_breaks
 from ..logprobs import TokenNaming, render_chat_logprobs, render_prompt_logprobs, render_token_ids
 from ..token_alignment import ContentTokens, content_tokens
 from ..token_usage import UsageCounter
@@ -111,11 +111,14 @@ def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, leg
         fields.append(render_reasoning(names, encode_string(reasoning) if reasoning else b"null"))
     if sealed:
         details = (
-            msgspec.json.encode(build_reasoning_detail(part.text, part.seal, i))
-            for i, part in enumerate(sealed)
+            _render_reasoning_detail(part.text, part.seal, i) for i, part in enumerate(sealed)
         )
         fields.append(b'"reasoning_details":[%s]' % b",".join(details))
     return b"{%s}" % b",".join(fields)
+
+
+def _render_reasoning_detail(text: str, seal: str, index: int) -> bytes:
+    return escape_line_breaks(msgspec.json.encode(build_reasoning_detail(text, seal, index)))
 
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
@@ -345,7 +348,7 @@ class ChatWriter(ChunkWriter):
         open_texts.append(text)
         if event.seal:
             text = "".join(open_texts)
-            detail = msgspec.json.encode(build_reasoning_detail(text, event.seal, count))
+            detail = _render_reasoning_detail(text, event.seal, count)
             fields.append(b'"reasoning_details":[%s]' % detail)
             self._reasoning[event.choice] = ([], count + 1)
         return b",".join(fields)
