@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx2
@@ -44,10 +44,12 @@ def start(hub: HubStub, folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def find_partial_files(folder: Path) -> dict[str, int]:
     """Return the bytes of each interrupted download by the name of its blob."""
-    return {
-        file.name.partition(".")[0]: file.stat().st_size
-        for file in folder.rglob("*.dragoman.incomplete")
-    }
+    sizes: dict[str, int] = {}
+    for file in folder.rglob("*.dragoman.incomplete"):
+        # A download that completes meanwhile renames its file.
+        with suppress(FileNotFoundError):
+            sizes[file.name.partition(".")[0]] = file.stat().st_size
+    return sizes
 
 
 def find_resumable_files(hub: HubStub, folder: Path) -> dict[str, int]:
@@ -74,14 +76,17 @@ def kill_during_download(hub: HubStub, folder: Path, *arguments: str) -> dict[st
     hub.released.clear()
     hub.stall_after = 5_000
     with start(hub, folder, *arguments) as process:
-        assert hub.stalled.wait(60), "no large file was requested"
-        # The bytes are on disk when a partial file contains them.
-        for _ in range(600):
-            if find_resumable_files(hub, folder):
-                break
-            with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(0.05)
-        process.send_signal(signal.SIGKILL)
+        try:
+            assert hub.stalled.wait(60), "no large file was requested"
+            # The bytes are on disk when a partial file contains them.
+            for _ in range(600):
+                if find_resumable_files(hub, folder):
+                    break
+                with pytest.raises(subprocess.TimeoutExpired):
+                    process.wait(0.05)
+        finally:
+            # Also if this fails: leaving the block waits for the process.
+            process.send_signal(signal.SIGKILL)
         process.communicate(timeout=60)
     hub.released.set()
     hub.stall_after = None
