@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 import pytest
 from tests.pipeline.test_prompt_run import SteppedEngine
+from tests.serving.harness import load_tiny_tokenizer
 
 from dragoman.core.errors import EngineError
 from dragoman.core.events import (
@@ -22,10 +24,11 @@ from dragoman.core.events import (
 )
 from dragoman.core.request import GenerateRequest, GenerationLimits
 from dragoman.core.token_engine import Ended, Sampled, Scheduled
+from dragoman.engines.scripted import ScriptedEngine
 from dragoman.launch import build_models
 from dragoman.pipeline.admit import admit
 from dragoman.pipeline.driver import BatchStream, Stage
-from dragoman.pipeline.engine_backends import TokenBackend
+from dragoman.pipeline.engine_backends import EventBackend, TokenBackend
 from dragoman.pipeline.response_times import TimingsReport
 from dragoman.pipeline.served_model import ServedModel
 from dragoman.serving.clock import SystemClock
@@ -264,3 +267,34 @@ async def test_stage_close_failure_still_closes_others(caplog: pytest.LogCapture
     await BatchStream(stream(*ANSWER), Raising(), stage).aclose()
     assert stage.closed_with == [GeneratorExit]
     assert "failed to close" in caplog.text
+
+
+class WaitingEngine(ScriptedEngine):
+    """An event engine that starts, and then waits for ever."""
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
+        del request
+        yield Started(1)
+        await asyncio.get_running_loop().create_future()
+
+
+async def test_engine_failure_between_batches_ends_response() -> None:
+    model = ServedModel("m", EventBackend(WaitingEngine(tokenizer=load_tiny_tokenizer())), 4096, 0)
+    run = await admit(model, [GenerateRequest("m", prompt="x")], build_terms())
+    assert [type(event) for event in await anext(run.batches)] == [Started]
+    model.progress.fail_all(EngineError("gone"))
+    with pytest.raises(EngineError, match="gone"):
+        await asyncio.wait_for(anext(run.batches), 5)
+
+
+async def test_finished_response_is_freed_without_collection() -> None:
+    stage = RecordingStage()
+    freed = weakref.ref(stage)
+    batches = BatchStream(stream(*ANSWER), stage)
+    gc.disable()
+    try:
+        assert len([batch async for batch in batches]) == len(ANSWER)
+        del stage, batches
+        assert freed() is None
+    finally:
+        gc.enable()

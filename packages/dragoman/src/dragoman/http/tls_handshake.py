@@ -7,7 +7,6 @@ of the head: a client that sent nothing held its connection and 50 KiB for a min
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -54,7 +53,13 @@ class TlsHandshake(asyncio.Protocol):
         # `start_tls` would lose what uvloop reads until then, so the socket gets a new
         # transport, before this one reads.
         sock = transport.get_extra_info("socket")
-        own = socket.socket(sock.family, sock.type, sock.proto, fileno=os.dup(sock.fileno()))
+        try:
+            own: socket.socket = sock.dup()
+        except OSError:
+            # No file descriptor is left.
+            self._release()
+            reset_transport(transport)
+            return
         own.setblocking(False)
         transport.abort()
         self._task = self._context.loop.create_task(self._run(own))

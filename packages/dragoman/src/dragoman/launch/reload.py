@@ -10,6 +10,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,7 +110,14 @@ class Reloader:
         if new.keys_file is None:
             return False
         async with self._keys_lock:
-            tenants = await asyncio.to_thread(load_tenants, new.keys_file)
+            # In a thread of its own: downloads may occupy those of the loop, and a worker
+            # that does not read the keys in time is replaced.
+            executor = ThreadPoolExecutor(1)
+            try:
+                loop = asyncio.get_running_loop()
+                tenants = await loop.run_in_executor(executor, load_tenants, new.keys_file)
+            finally:
+                executor.shutdown(wait=False)
             self.application.keyring.replace_tenants(tenants)
         return True
 

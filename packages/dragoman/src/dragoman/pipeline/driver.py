@@ -169,9 +169,14 @@ class BatchStream:
             return render(batch)
         except BaseException as error:
             failure = await self._end(error)
-            if failure is error:
-                raise
-            raise failure from error
+            try:
+                if failure is error:
+                    raise
+                raise failure from error
+            finally:
+                # The exception's traceback holds this frame: a cycle that would keep
+                # the response until the next garbage collection.
+                del failure
 
     def _begin(self) -> None:
         self._has_begun = True
@@ -265,7 +270,9 @@ class _Source(ABC, Generic[OutputT]):
                     raise run.failure
             yield [run.build_finished()]
         finally:
+            # What was attached holds this source.
             self._sink = None
+            self._feed = _keep
             progress.end(self._fail)
             try:
                 await self._close()
@@ -367,6 +374,7 @@ class TokenSource(_Source[TokenOutput]):
         self._queue.put(Failed(self._token_run.id, error.message))
 
     async def _close(self) -> None:
+        self._queue.stop_notifying()
         self._token_run.abort()
 
 
@@ -396,6 +404,9 @@ class EventSource(_Source[Event | None]):
 
     async def _wait(self) -> None:
         assert self._stream is not None
+        if self._failure is not None:
+            # The engine failed while the task was elsewhere: nothing would wake it.
+            return
         try:
             # Without a limit: `_wake` lets it expire.
             async with asyncio.timeout(None) as self._wait_timeout:

@@ -95,7 +95,9 @@ class EventRun:
             case PromptTokens():
                 pass
             case Finished(usage):
-                self._finished = self._usage.finish(self._choose_counts(usage))
+                finished = self._usage.finish(self._choose_counts(usage))
+                warnings = (*event.warnings, *finished.warnings)
+                self._finished = msgspec.structs.replace(finished, warnings=warnings)
                 self.has_ended = True
                 return []
             case _:

@@ -76,6 +76,10 @@ class OutputQueue(Generic[T]):
         self._rounds = rounds
         self._callback = callback
 
+    def stop_notifying(self) -> None:
+        """Wake the consumer instead of calling the callback of `notify`."""
+        self._callback = None
+
     def take_awaited(self, kinds: frozenset[type[T]]) -> list[T]:
         """Take all items, if the consumer waits for them and the last one is of one of
         these types; else none.

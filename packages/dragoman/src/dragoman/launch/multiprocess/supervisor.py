@@ -360,8 +360,11 @@ class Supervisor:
             )
             self._kill_all()
             self._kill_at = None
-        if self._reload_deadline is not None and now >= self._reload_deadline:
-            assert self._reloading is not None
+        if (
+            self._reloading is not None
+            and self._reload_deadline is not None
+            and now >= self._reload_deadline
+        ):
             name = self._workers[self._reloading].name
             log.error("%s is still reloading after %g s; the others go on", name, RELOAD_SECONDS)
             self._reloading = None
@@ -664,9 +667,11 @@ class Supervisor:
         self._watchdog.expect_keys((worker.number for worker in workers), time.monotonic())
 
     def _reload_next(self) -> None:
-        if self._reloading is not None or self._stop_requests:
+        if self._reloading is not None:
             return
         self._reload_deadline = None
+        if self._stop_requests:
+            return
         if self._reload_queue:
             self._reloading = self._reload_queue.pop(0)
             self._reload_deadline = time.monotonic() + RELOAD_SECONDS

@@ -55,7 +55,8 @@ class WorkerWatchdog:
 
     def expect_keys(self, numbers: Iterable[int], now: float) -> None:
         """Expect these workers to read the keys again."""
-        self._key_deadlines |= dict.fromkeys(numbers, now + KEYS_SECONDS)
+        # The deadline of a worker that has not answered yet stays.
+        self._key_deadlines = dict.fromkeys(numbers, now + KEYS_SECONDS) | self._key_deadlines
         self._has_keys_answer = False
 
     def note_keys(self, number: int) -> None:

@@ -353,6 +353,7 @@ class _BackgroundRun:
                 failure if isinstance(failure, DragomanError) else wrap_unexpected_error(failure)
             )
         finally:
+            self._turn.release_conversation()
             if self._store_task is not None:
                 self._store_task.cancel()
                 await asyncio.gather(self._store_task, return_exceptions=True)

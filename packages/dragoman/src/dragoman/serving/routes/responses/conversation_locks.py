@@ -14,9 +14,13 @@ class ConversationLock:
     def __init__(self, locks: ConversationLocks, owner: str, id: str) -> None:
         self._locks = locks
         self._key = (owner, id)
+        self._is_held = True
 
     def release(self) -> None:
-        self._locks.discard(self._key)
+        """Release the conversation. Later calls have no effect."""
+        if self._is_held:
+            self._is_held = False
+            self._locks.discard(self._key)
 
 
 class ConversationLocks:
