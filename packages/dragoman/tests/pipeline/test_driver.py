@@ -287,14 +287,17 @@ async def test_engine_failure_between_batches_ends_response() -> None:
         await asyncio.wait_for(anext(run.batches), 5)
 
 
+class ReferencedStream(BatchStream):
+    __slots__ = ("__weakref__",)
+
+
 async def test_finished_response_is_freed_without_collection() -> None:
-    stage = RecordingStage()
-    freed = weakref.ref(stage)
-    batches = BatchStream(stream(*ANSWER), stage)
+    batches = ReferencedStream(stream(*ANSWER), RecordingStage())
+    freed = weakref.ref(batches)
     gc.disable()
     try:
         assert len([batch async for batch in batches]) == len(ANSWER)
-        del stage, batches
+        del batches
         assert freed() is None
     finally:
         gc.enable()
