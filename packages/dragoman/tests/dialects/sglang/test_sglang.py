@@ -226,6 +226,13 @@ def test_stream_events_are_cumulative():
     }
 
 
+def test_estimated_prompt_count_is_null_in_stream():
+    writer = SglangWriter(HEADER)
+    writer.feed(Started(50, is_estimate=True))
+    output = writer.feed(TextDelta(0, "Hi", (HI,)))
+    assert json.loads(output[6:])["meta_info"]["prompt_tokens"] is None
+
+
 def test_logprobs_are_rendered_as_triples():
     *_, last = render_stream(
         SglangRenderOptions(logprobs=1, token_texts=True, logprob_start=0, prompt_token_ids=True)

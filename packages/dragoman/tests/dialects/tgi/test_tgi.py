@@ -332,6 +332,18 @@ def test_missing_token_events_use_usage_count():
     assert (last["generated_text"], last["details"]["generated_tokens"]) == ("Hi", 4)
 
 
+def test_estimated_prompt_count_waits_for_count():
+    events = (
+        Started(50, is_estimate=True),
+        TextDelta(0, "Hi", (HI,)),
+        ChoiceFinished(0, FinishReason.STOP, None, (EOS,)),
+        Finished(Usage(12, 2)),
+    )
+    _, (first,), _, (last,) = feed_all(TgiRenderOptions(details=True), *events)
+    assert first["token"]["prompt_tokens"] is None
+    assert (last["token"]["prompt_tokens"], last["details"]["input_length"]) == (12, 12)
+
+
 def test_tokens_of_one_delta_share_text():
     both = feed_all(TgiRenderOptions(), Started(3), TextDelta(0, "Hi you", (HI, YOU)))[1]
     assert [each["token"]["text"] for each in both] == ["Hi", " you"]

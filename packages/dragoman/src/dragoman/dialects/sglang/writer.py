@@ -157,7 +157,8 @@ class SglangWriter:
         match event:
             case Started(prompt_tokens, cached_tokens, choices, prompts):
                 self._choices = [_ChoiceState() for _ in range(choices)]
-                self._reset(prompt_tokens, cached_tokens, [None] * prompts)
+                known_tokens = None if event.is_estimate else prompt_tokens
+                self._reset(known_tokens, cached_tokens, [None] * prompts)
                 return b""
             case PromptTokens():
                 self._prompts[event.prompt] = event

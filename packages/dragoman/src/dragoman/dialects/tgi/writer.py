@@ -223,7 +223,8 @@ class TgiWriter:
     def feed(self, event: Event) -> bytes:
         match event:
             case Started(prompt_tokens):
-                self._prompt_tokens = prompt_tokens
+                # `Finished` may have the count.
+                self._prompt_tokens = None if event.is_estimate else prompt_tokens
                 return b""
             case PromptTokens():
                 return b""
@@ -234,6 +235,7 @@ class TgiWriter:
                 return self._add("", self._pieces.skip(event.tokens) + self._pieces.close())
             case Finished(usage):
                 assert self._choice_finished is not None, "Finished comes after every choice's end"
+                self._prompt_tokens = usage.prompt
                 # Every stream needs an event that finishes it, even one without any
                 # token.
                 pending = (
