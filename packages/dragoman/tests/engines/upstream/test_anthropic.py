@@ -408,6 +408,16 @@ def test_read_text_stream_returns_events() -> None:
     ]
 
 
+def test_read_zeros_keeps_known_usage() -> None:
+    zeros = dict.fromkeys(
+        ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"), 0
+    )
+    assert read(START, *TEXT, finish(**zeros), STOP)[-1] == Finished(Usage(39, 9, 30, None, 4))
+    assert read(START, *TEXT, finish(input_tokens=0), STOP)[-1] == Finished(
+        Usage(39, 9, 30, None, 4)
+    )
+
+
 def test_read_thinking_returns_signatures_and_redacted_data() -> None:
     thinking = (
         begin(0, type="thinking", thinking="", signature=""),

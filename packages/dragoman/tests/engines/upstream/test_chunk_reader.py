@@ -65,6 +65,16 @@ def test_started_contains_usage_of_first_chunk() -> None:
     assert events({**delta(content="a"), "usage": usage}, end())[0] == Started(7, 4)
 
 
+@pytest.mark.parametrize("zeros", [{"prompt_tokens": 0, "completion_tokens": 0}, {}])
+def test_zeros_do_not_replace_known_usage(zeros: dict[str, Any]) -> None:
+    details = {"prompt_tokens_details": {"cached_tokens": 4}}
+    known = {"prompt_tokens": 9, "completion_tokens": 3, **details}
+    zeros = {**zeros, "prompt_tokens_details": {"cached_tokens": 0}}
+    chunks = ({**delta(content="a"), "usage": known}, {**end(), "usage": zeros})
+    usage = reply(*chunks).usage
+    assert (usage.prompt, usage.completion, usage.cached) == (9, 3, 4)
+
+
 def test_missing_usage_details_stay_none() -> None:
     usage = reply(delta(content="a"), end()).usage
     assert (usage.cached, usage.reasoning) == (None, None)

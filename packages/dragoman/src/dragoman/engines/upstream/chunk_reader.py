@@ -104,7 +104,7 @@ class ChunkReader:
             raise build_event_error(error, has_started=self.has_started)
         choices = chunk.choices or ()
         if chunk.usage is not None:
-            self._usage = chunk.usage
+            self._usage = self._usage.update(chunk.usage)
         events: list[Event] = []
         if not self.has_started:
             self.has_started = True
@@ -151,7 +151,7 @@ class ChunkReader:
             if choice is None:
                 continue
             if choice.usage is not None:
-                self._usage = choice.usage
+                self._usage = self._usage.update(choice.usage)
             if choice.error:
                 raise build_event_error(read_error(choice.error), has_started=True)
             index = choice.index or 0

@@ -388,34 +388,33 @@ class MessageEventReader:
 
     def _count(self, usage: _Usage | None) -> None:
         """Update the usage. The counts of `message_delta` are for the whole message;
-        missing ones do not change.
+        missing ones do not change, nor do known ones of which some servers say 0.
         """
         if usage is None:
             return
         old = self._usage
-        cached = (
-            old.cached if usage.cache_read_input_tokens is None else usage.cache_read_input_tokens
-        )
-        written = (
-            old.written
-            if usage.cache_creation_input_tokens is None
-            else usage.cache_creation_input_tokens
-        )
+        cached = _update_count(old.cached, usage.cache_read_input_tokens)
+        written = _update_count(old.written, usage.cache_creation_input_tokens)
         # Anthropic's `input_tokens` excludes tokens that are read from the cache or
         # written to it.
         uncached = usage.input_tokens
-        if uncached is None and old.prompt is not None:
+        if not uncached and old.prompt is not None:
             uncached = old.prompt - (old.cached or 0) - (old.written or 0)
         prompt = None if uncached is None else uncached + (cached or 0) + (written or 0)
-        details = usage.output_tokens_details
+        details = usage.output_tokens_details or _OutputDetails()
         self._usage = Usage(
             # Some servers say 0 until they know the count.
             prompt or None,
-            old.completion if usage.output_tokens is None else usage.output_tokens,
+            _update_count(old.completion, usage.output_tokens),
             cached,
-            old.reasoning if details is None else details.thinking_tokens,
+            _update_count(old.reasoning, details.thinking_tokens),
             written,
         )
+
+
+def _update_count(known: int | None, newer: int | None) -> int | None:
+    """Return a count after a newer one; if that is missing or 0, the known one."""
+    return newer if newer or known is None else known
 
 
 def _read_block(block: _Block) -> Iterator[tuple[TextKind, str]]:

@@ -154,6 +154,19 @@ class WireUsage(Struct, frozen=True, gc=False):
     prompt_tokens_details: Details | None = None
     completion_tokens_details: Details | None = None
 
+    def update(self, newer: WireUsage) -> WireUsage:
+        """Return the counts after newer ones, in which 0 says nothing about a count
+        that is known.
+        """
+        prompt = newer if newer.prompt_tokens or not self.prompt_tokens else self
+        completion = newer if newer.completion_tokens or not self.completion_tokens else self
+        return WireUsage(
+            prompt.prompt_tokens,
+            completion.completion_tokens,
+            prompt.prompt_tokens_details,
+            completion.completion_tokens_details,
+        )
+
 
 class WireError(Struct, frozen=True, gc=False):
     message: str | None = None
