@@ -867,6 +867,13 @@ FRAMING = (
     build("reason in capitals", Answer("ab"), delta(content="ab"), end("STOP"), DONE),
     Case(
         "compatible",
+        "named error in a stream that is called JSON",
+        sse(delta(content="ab"), STOP, '{"message": "boom"}', names=["", "", "error"]),
+        FAILED,
+        "application/json",
+    ),
+    Case(
+        "compatible",
         "stream that is called JSON",
         sse(delta(content="ab"), STOP, DONE),
         Answer("ab"),

@@ -762,6 +762,13 @@ WHOLE = (
     ),
     Case(
         "anthropic",
+        "named error in a stream that is called JSON",
+        sse(START, *AB, '{"message": "boom"}', names=["message_start", "", "", "", "error"]),
+        FAILED,
+        "application/json",
+    ),
+    Case(
+        "anthropic",
         "stream that is called JSON",
         sse(START, *AB, finish(), STOP),
         Answer("ab"),

@@ -1035,6 +1035,13 @@ WHOLE = (
     ),
     Case(
         "responses",
+        "named error in a stream that is called JSON",
+        sse(CREATED, '{"message": "boom"}', names=["response.created", "error"]),
+        FAILED,
+        "application/json",
+    ),
+    Case(
+        "responses",
         "stream that is called JSON",
         sse(CREATED, ADDED, text("ab"), DONE, end()),
         Answer("ab"),

@@ -146,9 +146,10 @@ def read_body(reader: StreamReader, body: bytes) -> list[Event]:
         return reader.read_whole(body)
     decoder = SseDecoder()
     events: list[Event] = []
-    for data in decoder.feed(body + b"\n\n"):
+    pieces = decoder.feed(body + b"\n\n")
+    for data, name in zip(pieces, decoder.names, strict=True):
         if not reader.is_done:
-            events += reader.read(data)
+            events += reader.read(data, name)
     return events
 
 
