@@ -449,6 +449,37 @@ def test_read_thinking_returns_signatures_and_redacted_data() -> None:
     ]
 
 
+@pytest.mark.parametrize("place", ["content_block_stop", "message_delta", "message_stop"])
+@pytest.mark.parametrize(
+    ("start", "whole", "seal"),
+    [
+        (
+            {"type": "thinking", "thinking": "hm"},
+            {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
+            "anthropic:c2ln",
+        ),
+        (
+            {"type": "redacted_thinking"},
+            {"type": "redacted_thinking", "data": "c2ln"},
+            "anthropic-redacted:c2ln",
+        ),
+    ],
+)
+def test_read_whole_block_keeps_its_signature(
+    start: dict[str, Any], whole: dict[str, Any], seal: str, place: str
+) -> None:
+    fields = {"content_block": whole} if place == "content_block_stop" else {}
+    message = {"message": {"content": [whole]}}
+    events = read(
+        START,
+        begin(0, **start),
+        {**end(0), **fields},
+        {**finish(), **(message if place == "message_delta" else {})},
+        {**STOP, **(message if place == "message_stop" else {})},
+    )
+    assert ReasoningDelta(0, "", seal=seal) in events
+
+
 def use(index: int, input: object = None, *pieces: str) -> list[dict[str, Any]]:
     start = begin(index, type="tool_use", id=f"toolu_{index}", name="add", input=input or {})
     return [

@@ -119,19 +119,38 @@ class _OpenBlock:
     """What has been received of a block.
 
     call: the call of a tool_use block.
+    whole: the block as it came whole after its start; empty if it did not.
     is_whole: whether it came whole, as part of a message.
+    is_sealed: whether its seal has been emitted.
     """
 
     def __init__(self, start: _Block, call: CallItem | None) -> None:
         self.start = start
         self.call = call
         self.signature: list[str] = []
+        self.whole = _Block()
         self.is_open = True
         self.is_whole = False
+        self.is_sealed = False
         self._texts: dict[TextKind, TextItem] = {}
 
     def find_text(self, kind: TextKind) -> TextItem:
         return self._texts.setdefault(kind, TextItem(kind))
+
+    @property
+    def seal(self) -> str:
+        """The seal of a block of reasoning; empty while there is none."""
+        match self.start.type:
+            case "thinking":
+                kind = SealKind.ANTHROPIC
+                signatures = ("".join(self.signature), self.start.signature, self.whole.signature)
+                data = next(filter(None, signatures), "")
+            case "redacted_thinking":
+                kind = SealKind.ANTHROPIC_REDACTED
+                data = self.start.data or self.whole.data
+            case _:
+                return ""
+        return kind + clean_text(data) if data else ""
 
     @property
     def is_untouched(self) -> bool:
@@ -281,18 +300,9 @@ class MessageEventReader:
         self._last_index = index
         for kind, text in _read_block(block):
             self._items.add(opened.find_text(kind), text)
-        match block.type:
-            case "redacted_thinking":
-                seal = SealKind.ANTHROPIC_REDACTED + (block.data or "")
-                self._items.add(opened.find_text(ReasoningDelta), "", seal=seal)
-            case type if type not in _BLOCK_TYPES:
-                # Such as blocks of tools that the vendor runs, which no request asks
-                # for.
-                log.warning(
-                    "a block of type %.40r in an upstream's response was ignored", block.type
-                )
-            case _:
-                pass
+        if block.type not in _BLOCK_TYPES:
+            # Such as blocks of tools that the vendor runs, which no request asks for.
+            log.warning("a block of type %.40r in an upstream's response was ignored", block.type)
 
     def _find_block(self, index: int | None) -> _OpenBlock | None:
         return self._blocks.get(self._last_index if index is None else index)
@@ -324,10 +334,7 @@ class MessageEventReader:
         if block is None or not block.is_open:
             return
         block.is_open = False
-        signature = "".join(block.signature) or block.start.signature
-        if block.start.type == "thinking" and signature:
-            seal = SealKind.ANTHROPIC + clean_text(signature)
-            self._items.add(block.find_text(ReasoningDelta), "", seal=seal)
+        self._seal_block(block)
         call = block.call
         if call is None:
             return
@@ -351,7 +358,21 @@ class MessageEventReader:
             self._items.complete(known.find_text(kind), text)
         if known.call is not None and whole.input not in (None, {}):
             self._items.complete_call(known.call, whole.input)
+        known.whole = whole
         self._stop_block(known)
+        self._seal_block(known)
+
+    def _seal_block(self, block: _OpenBlock) -> None:
+        """Emit the seal of a block of reasoning, once it is known."""
+        seal = block.seal
+        if not seal or block.is_sealed:
+            return
+        if block is not self._blocks.get(self._last_index):
+            # Behind other blocks it would seal nothing.
+            log.warning("a signature that an upstream sent after the next block was ignored")
+            return
+        block.is_sealed = True
+        self._items.add(block.find_text(ReasoningDelta), "", seal=seal)
 
     def _end_bare_call(self, *, has_arguments: bool) -> None:
         """End the call without arguments, if any. has_arguments: whether it has the
