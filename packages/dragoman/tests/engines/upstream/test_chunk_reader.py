@@ -60,6 +60,28 @@ def test_feed_accepts_both_reasoning_field_names() -> None:
     assert choice.parts == (Reasoning("ab"), Text("c"))
 
 
+def detail(text: str, signature: str) -> dict[str, Any]:
+    return {"type": "reasoning.text", "text": text, "signature": signature}
+
+
+def test_signatures_stay_with_their_texts() -> None:
+    fields = {"reasoning": "ab", "reasoning_details": [detail("a", "1"), detail("b", "2")]}
+    sealed = (Reasoning("a", seal="anthropic:1"), Reasoning("b", seal="anthropic:2"))
+    whole = {"choices": [{"index": 0, "message": fields, "finish_reason": "stop"}]}
+    assert reply(whole).choices[0].parts == sealed
+    assert reply(delta(**fields), end()).choices[0].parts == sealed
+    assert reply(delta(role="assistant"), end(message=fields)).choices[0].parts == sealed
+
+
+def test_signature_in_final_message_seals_reasoning() -> None:
+    message = {"reasoning": "hm", "reasoning_details": [detail("hm", "1")]}
+    (choice,) = reply(delta(reasoning="hm"), end(message=message)).choices
+    assert choice.parts == (Reasoning("hm", seal="anthropic:1"),)
+    streamed = delta(reasoning="hm", reasoning_details=message["reasoning_details"])
+    (choice,) = reply(streamed, end(message=message)).choices
+    assert choice.parts == (Reasoning("hm", seal="anthropic:1"),)
+
+
 def test_started_contains_usage_of_first_chunk() -> None:
     usage = {"prompt_tokens": 7, "prompt_tokens_details": {"cached_tokens": 4}}
     assert events({**delta(content="a"), "usage": usage}, end())[0] == Started(7, 4)

@@ -117,13 +117,17 @@ class ItemSequencer:
         self._split: TextItem | None = None
         self._last_by_kind: dict[TextKind, TextItem] = {}
         self._has_calls = False
-        # Whether the last event is reasoning that a seal has not ended.
         self._is_in_reasoning = False
 
     @property
     def is_open(self) -> bool:
         """Whether a call has not ended, so that text has to wait."""
         return bool(self._queue)
+
+    @property
+    def is_in_reasoning(self) -> bool:
+        """Whether the last event is reasoning that a seal has not ended."""
+        return self._is_in_reasoning
 
     @property
     def has_any(self) -> bool:
@@ -275,6 +279,7 @@ class ItemSequencer:
         """
         if self._split is not None or (not text.isascii() and has_surrogates(text)):
             return False
+        self._is_in_reasoning = item.kind is ReasoningDelta
         if self._last_by_kind.get(item.kind) is item:
             item.pieces.append(text)
         else:

@@ -68,11 +68,11 @@ def _read_reasoning(delta: Delta) -> Iterator[tuple[TextKind, str, str]]:
         for detail in (*(delta.reasoning_details or ()), *_list_blocks(delta))
         if detail is not None
     ]
-    if not text:
+    # OpenRouter repeats the text in both fields.
+    if not text or text == "".join(detail_text for detail_text, _ in details):
         for detail_text, seal in details:
             yield ReasoningDelta, detail_text, seal
         return
-    # OpenRouter repeats the text in both fields.
     yield ReasoningDelta, text, ""
     for _, seal in details:
         yield ReasoningDelta, "", seal

@@ -230,6 +230,7 @@ class _ChoiceReader:
         self.finish: ChoiceFinished | None = None
         self._finish_word = ""
         self._whole: Delta | None = None
+        self._seals: set[str] = set()
         self._texts: dict[TextKind, TextItem] = {
             TextDelta: TextItem(TextDelta),
             ReasoningDelta: TextItem(ReasoningDelta),
@@ -302,6 +303,7 @@ class _ChoiceReader:
         self.pending_tokens = () if pieces or calls else tokens
         for index, (kind, text, seal) in enumerate(pieces, 1):
             is_last = index == len(pieces) and not calls
+            self._seals.add(seal)
             self.items.add(self._texts[kind], text, tokens if is_last else (), seal)
         for index, call in enumerate(calls, 1):
             self.calls.feed(call, tokens if index == len(calls) else ())
@@ -312,9 +314,29 @@ class _ChoiceReader:
         self._whole = None
         if message is None:
             return
+        thoughts: list[tuple[str, str]] = []
         wholes: dict[TextKind, str] = {}
-        for kind, text, _ in read_texts(message):
-            wholes[kind] = wholes.get(kind, "") + text
+        for kind, text, seal in read_texts(message):
+            if kind is ReasoningDelta:
+                thoughts.append((text, seal))
+            else:
+                wholes[kind] = wholes.get(kind, "") + text
+        if thoughts:
+            self._complete_reasoning(thoughts)
         for kind, whole in wholes.items():
             self.items.complete(self._texts[kind], whole)
         self.calls.complete(self.calls.list_deltas(message))
+
+    def _complete_reasoning(self, thoughts: list[tuple[str, str]]) -> None:
+        """Compare the reasoning of a whole message, texts and seals, with the deltas."""
+        item = self._texts[ReasoningDelta]
+        is_new = not item.pieces
+        if not is_new:
+            self.items.complete(item, "".join(text for text, _ in thoughts))
+        for text, seal in thoughts:
+            # A seal has to end the text that it signs. Encrypted reasoning has none.
+            fits = is_new or not text or (self.items.is_in_reasoning and text == item.text)
+            if fits:
+                new_seal = "" if seal in self._seals else seal
+                self._seals.add(seal)
+                self.items.add(item, text if is_new else "", seal=new_seal)
