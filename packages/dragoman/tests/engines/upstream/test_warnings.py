@@ -17,7 +17,13 @@ from tests.engines.upstream.stub_server import Handle, Pieces, far_server
 from tests.serving.responses.test_websocket import serving as websocket_server
 from websockets.asyncio.client import connect
 
+from dragoman.core.events import Finished, Started
+from dragoman.core.message import Message, Role, Text
+from dragoman.core.request import Conversation, GenerateRequest, GenerationLimits
 from dragoman.dialects.interfaces import Profile
+from dragoman.engines.upstream import KINDS
+from dragoman.engines.upstream.chunk_reader import ChunkReader
+from dragoman.engines.upstream.event_stream import EventStream
 from dragoman.pipeline.engine_backends import EventBackend
 from dragoman.pipeline.model_registry import Models
 from dragoman.pipeline.served_model import ServedModel
@@ -89,6 +95,47 @@ async def test_warnings_comment_is_parsed_with_any_split(cut: int) -> None:
         assert (await client.post("/v1/chat/completions", json=CHAT)).json()[
             "dragoman_warnings"
         ] == WARNINGS
+
+
+class Body:
+    """A body whose consumer is never interrupted."""
+
+    def interrupt(self) -> None:
+        raise AssertionError
+
+
+def test_warnings_after_start_are_late() -> None:
+    reader = ChunkReader(GenerateRequest("m", "hi"), lambda: "made")
+    stream = EventStream(reader, Body(), None, KINDS["openai"].field_names)
+    answer, done, _ = CHUNKS.partition(b"data: [DONE]\n\n")
+    stream.feed(b': dragoman_warnings ["max_completion_tokens is ignored"]\n\n' + answer)
+    assert (reader.warnings, stream.late_warnings) == (("max_tokens is ignored",), ())
+    stream.feed(b': dragoman_warnings ["max_completion_tokens: only 9"]\n\n' + done)
+    assert (stream.is_done, stream.late_warnings) == (True, ("max_tokens: only 9",))
+
+
+@pytest.mark.parametrize("max_tokens", [None, 0])
+async def test_warnings_at_end_of_stream_are_read_once(max_tokens: int | None) -> None:
+    late = "usage is an estimate"
+    comment = b": dragoman_warnings %b\n\n" % json.dumps([*WARNINGS, late]).encode()
+    answer, done, _ = CHUNKS.partition(b"data: [DONE]\n\n")
+    request = GenerateRequest(
+        "m",
+        Conversation((Message(Role.USER, (Text("hi"),)),)),
+        limits=GenerationLimits(max_tokens=max_tokens),
+    )
+    header = "; ".join(WARNINGS)
+    async with far_server(streaming(answer, comment + done, warnings=header)) as address:
+        engine = build_engine(address)
+        await engine.start()
+        try:
+            events = [event async for event in engine.generate(request)]
+        finally:
+            await engine.stop()
+    # The pieces may arrive as one; then all is known at the start.
+    ends = [event for event in events if isinstance(event, Started | Finished)]
+    found = [warning for event in ends for warning in event.warnings]
+    assert "; ".join(found) == f"{header}; {late}"
 
 
 @pytest.mark.parametrize(

@@ -310,7 +310,8 @@ class UpstreamEngine:
                     case ChoiceFinished(choice):
                         yield ChoiceFinished(choice, FinishReason.LENGTH)
                     case Finished(usage):
-                        yield Finished(msgspec.structs.replace(usage, completion=0, reasoning=None))
+                        usage = msgspec.structs.replace(usage, completion=0, reasoning=None)
+                        yield msgspec.structs.replace(event, usage=usage)
                     case _:
                         pass
 
@@ -327,9 +328,10 @@ class UpstreamEngine:
         )
         reader = await self._build_reader(request, prefix)
         reader.warnings = upstream_request.warnings
+        late_warnings: tuple[str, ...] = ()
         async with self._open_response(upstream_request, prefix, request.trace) as response:
+            names = config.kind.field_names
             if warnings := response.headers.get(_WARNINGS_HEADER):
-                names = config.kind.field_names
                 reader.warnings += tuple(
                     names.rename_warning(warning) for warning in warnings.split("; ")
                 )
@@ -347,7 +349,7 @@ class UpstreamEngine:
                     else:
                         yield event
             else:
-                stream = EventStream(reader, response, deliver)
+                stream = EventStream(reader, response, deliver, names)
                 if deliver is not None:
                     response.receive_directly(stream.receive)
                 is_ended = False
@@ -358,13 +360,23 @@ class UpstreamEngine:
                         yield event
                     if stream.failure is not None:
                         if isinstance(stream.failure, DragomanError):
-                            config.kind.field_names.rename_error(stream.failure)
+                            names.rename_error(stream.failure)
                         raise stream.failure
+                # They repeat those of the header, which separates warnings as here.
+                late_warnings = tuple(
+                    warning
+                    for warning in stream.late_warnings
+                    if not set(warning.split("; ")) <= set(reader.warnings)
+                )
             # Only the end of the body can follow [DONE]: the connection can be used
             # again.
             response.close(drain=True)
         for event in reader.close():
-            yield event
+            yield (
+                msgspec.structs.replace(event, warnings=(*event.warnings, *late_warnings))
+                if isinstance(event, Finished)
+                else event
+            )
 
     async def _build_reader(self, request: GenerateRequest, prefix: bytes) -> StreamReader:
         prompt = request.prompt

@@ -18,6 +18,7 @@ from ...core.events import (
     ToolCallDelta,
     ToolCallStart,
 )
+from ...core.field_names import FieldNames
 from .sse_decoder import SseDecoder
 
 log = logging.getLogger(__name__)
@@ -70,26 +71,47 @@ class StreamReader(Protocol):
 class EventStream:
     """Converts the pieces of a streamed body to events.
 
+    names: the upstream's names of fields, which its warnings begin with.
     failure: the exception that the consumer has to raise after the events of `feed`;
         None while there is none.
     """
 
-    __slots__ = ("_backlog", "_body", "_deliver", "_reader", "_sse", "failure")
+    __slots__ = (
+        "_backlog",
+        "_body",
+        "_deliver",
+        "_early_warnings",
+        "_names",
+        "_reader",
+        "_sse",
+        "failure",
+    )
 
     def __init__(
-        self, reader: StreamReader, body: BodyConsumer, deliver: EventDelivery | None
+        self,
+        reader: StreamReader,
+        body: BodyConsumer,
+        deliver: EventDelivery | None,
+        names: FieldNames,
     ) -> None:
+        self._names = names
         self._reader = reader
         self._body = body
         self._deliver = deliver
         self._sse = SseDecoder()
         self._backlog: list[Event] = []
+        self._early_warnings = b""
         self.failure: Exception | None = None
 
     @property
     def is_done(self) -> bool:
         """Whether the upstream's last event has been read."""
         return self._reader.is_done
+
+    @property
+    def late_warnings(self) -> tuple[str, ...]:
+        """The warnings that the upstream has sent behind the start of the answer."""
+        return () if self._sse.warnings == self._early_warnings else self._decode_warnings()
 
     def feed(self, piece: bytes) -> list[Event]:
         """Feed a piece of the body, and return its events after those that `receive`
@@ -102,7 +124,8 @@ class EventStream:
         try:
             pieces = self._sse.feed(piece)
             if self._sse.warnings and not self._reader.has_started:
-                self._reader.warnings = decode_warnings(self._sse.warnings) or self._reader.warnings
+                self._early_warnings = self._sse.warnings
+                self._reader.warnings = self._decode_warnings() or self._reader.warnings
             for data, name in zip(pieces, self._sse.names, strict=True):
                 events += self._reader.read(data, name)
                 if self._reader.is_done:
@@ -139,6 +162,17 @@ class EventStream:
             self._body.interrupt()
         return True
 
+    def _decode_warnings(self) -> tuple[str, ...]:
+        """Decode the upstream's warnings. Returns () for an invalid array, since the
+        header contains the warnings too.
+        """
+        try:
+            warnings = msgspec.json.decode(self._sse.warnings, type=tuple[str, ...])
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            log.warning("an upstream's warnings cannot be parsed: %s", error)
+            return ()
+        return tuple(map(self._names.rename_warning, warnings))
+
 
 def read_body(reader: StreamReader, body: bytes) -> list[Event]:
     """Read a body that is said to be JSON; some servers say so of a stream."""
@@ -151,14 +185,3 @@ def read_body(reader: StreamReader, body: bytes) -> list[Event]:
         if not reader.is_done:
             events += reader.read(data, name)
     return events
-
-
-def decode_warnings(array: bytes) -> tuple[str, ...]:
-    """Decode a server's warnings. Returns () for an invalid array, since the header
-    contains the warnings too.
-    """
-    try:
-        return msgspec.json.decode(array, type=tuple[str, ...])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        log.warning("an upstream's warnings cannot be parsed: %s", error)
-        return ()
