@@ -99,24 +99,32 @@ class ToolCallReader:
         self._order: list[CallItem] = []
 
     def list_deltas(self, delta: Delta) -> list[CallDelta]:
-        """List the calls of a delta, the former form of one call included."""
+        """List the calls of a delta, the former form of one call included. Calls that
+        are listed together are different ones, also without index and id.
+        """
         calls = delta.tool_calls or []
         listed = [calls] if isinstance(calls, CallDelta) else [call for call in calls if call]
         # Some servers send a call in both forms.
         if delta.function_call is not None and not listed:
             listed.append(CallDelta(_LEGACY_INDEX, function=delta.function_call))
-        return listed
+        if len(listed) < 2:
+            return listed
+        next_index = max(self._by_index, default=-1) + 1
+        return [
+            msgspec.structs.replace(call, index=next_index + i)
+            if call.index is None and call.id in (None, "") and _read_delta(call)[0]
+            else call
+            for i, call in enumerate(listed)
+        ]
 
     def feed(self, delta: CallDelta, tokens: Tokens = ()) -> None:
         """Feed a delta. tokens: those of the same chunk."""
         index = delta.index
         id = None if delta.id in (None, "") else str(delta.id)
-        if index is None:
-            # Some servers send each call whole, without an index.
-            is_new = id is not None or not self._by_index
-            index = len(self._by_index) if is_new else max(self._by_index)
-        call = self._by_index.get(index)
         name, text = _read_delta(delta)
+        if index is None:
+            index = self._choose_index(id, name, text)
+        call = self._by_index.get(index)
         is_another = False
         if call is not None:
             # Other servers use index 0 for all calls, some of them without ids. Some
@@ -124,9 +132,9 @@ class ToolCallReader:
             has_other_id = id is not None and call.id is not None and id != call.id
             is_another = has_other_id and bool(name)
             if call.is_complete:
-                is_another = has_other_id or (
-                    bool(name and text.strip()) if id is None or call.id is None else False
-                )
+                lacks_id = id is None or call.id is None
+                is_named = bool(name and (text.strip() or name != (call.name or name)))
+                is_another = has_other_id or (lacks_id and is_named)
         if call is None or is_another:
             call = self.items.start_call(id, custom=delta.custom is not None)
             self._by_index[index] = call
@@ -135,6 +143,22 @@ class ToolCallReader:
             call.id = id
         self.items.name_call(call, name)
         self.items.add_arguments(call, text, tokens)
+
+    def _choose_index(self, id: str | None, name: str, text: str) -> int:
+        """Choose the index of a delta without one: that of the call that it continues
+        or repeats, or the next.
+        """
+        last = max(self._by_index, default=-1)
+        if id is None:
+            return last if self._by_index else 0
+        same = [
+            index
+            for index, call in self._by_index.items()
+            if call.id == id
+            and name in ("", call.name)
+            and not (call.is_complete and text.strip() and text != call.text)
+        ]
+        return same[-1] if same else last + 1
 
     def complete(self, wholes: Sequence[CallDelta]) -> None:
         """Compare whole calls with their deltas, and add what they have beyond them."""
