@@ -73,7 +73,7 @@ def test_signatures_stay_with_their_texts() -> None:
     assert reply(delta(role="assistant"), end(message=fields)).choices[0].parts == sealed
 
 
-def test_signature_in_final_message_seals_reasoning() -> None:
+def test_signature_in_final_message_is_in_reasoning() -> None:
     message = {"reasoning": "hm", "reasoning_details": [detail("hm", "1")]}
     (choice,) = reply(delta(reasoning="hm"), end(message=message)).choices
     assert choice.parts == (Reasoning("hm", seal="anthropic:1"),)

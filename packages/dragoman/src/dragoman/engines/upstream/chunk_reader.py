@@ -230,7 +230,7 @@ class _ChoiceReader:
         self.finish: ChoiceFinished | None = None
         self._finish_word = ""
         self._whole: Delta | None = None
-        self._seals: set[str] = set()
+        self._known_signatures: set[str] = set()
         self._texts: dict[TextKind, TextItem] = {
             TextDelta: TextItem(TextDelta),
             ReasoningDelta: TextItem(ReasoningDelta),
@@ -303,7 +303,7 @@ class _ChoiceReader:
         self.pending_tokens = () if pieces or calls else tokens
         for index, (kind, text, seal) in enumerate(pieces, 1):
             is_last = index == len(pieces) and not calls
-            self._seals.add(seal)
+            self._known_signatures.add(seal)
             self.items.add(self._texts[kind], text, tokens if is_last else (), seal)
         for index, call in enumerate(calls, 1):
             self.calls.feed(call, tokens if index == len(calls) else ())
@@ -337,6 +337,6 @@ class _ChoiceReader:
             # A seal has to end the text that it signs. Encrypted reasoning has none.
             fits = is_new or not text or (self.items.is_in_reasoning and text == item.text)
             if fits:
-                new_seal = "" if seal in self._seals else seal
-                self._seals.add(seal)
+                new_seal = "" if seal in self._known_signatures else seal
+                self._known_signatures.add(seal)
                 self.items.add(item, text if is_new else "", seal=new_seal)
