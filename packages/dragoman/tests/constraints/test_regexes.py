@@ -26,7 +26,7 @@ from dragoman.core.syntax import FreeText, LiteralText
 from dragoman.prompts.hf_tokenizer import HfTokenizer
 
 ECMA_SPACES = "\t\n\v\f\r \u00a0\u1680\u2000\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
-OTHERS = "a_Z9-\u0085\u180e\u200b\u00e9\u4e2d\u0660\U0001f600"
+OTHERS = "a_Z9-/`\u0085\u180e\u200b\u00e9\u4e2d\u0660\U0001f600"
 CLASSES = {
     r"\s": set(ECMA_SPACES),
     r"\d": set("9"),
@@ -38,6 +38,17 @@ CLASSES = {
     ".": {*ECMA_SPACES, *OTHERS} - set("\n\r\u2028\u2029"),
     "[^]": {*ECMA_SPACES, *OTHERS},
     r"[+--]": set("-"),
+    r"[+-\d]": set("9-"),
+    r"[\w-z]": set("a_Z9-"),
+    r"[\w-\.]": set("a_Z9-"),
+    r"[!-\s]": {*ECMA_SPACES, "-"},
+    r"[\d-\w]": set("a_Z9-"),
+    r"[\d-Y-a]": set("9-a"),
+    r"[\W-Z]": {*ECMA_SPACES, *OTHERS} - set("a_9"),
+    r"[^-\d]": {*ECMA_SPACES, *OTHERS} - set("9-"),
+    r"[-\d/]": set("9-/"),
+    r"[\d/-]": set("9-/"),
+    r"[_-a]": set("_`a"),
     r"\ud83d\ude00": {"\U0001f600"},
     r"\u4e2d": {"\u4e2d"},
     r"\cI": {"\t"},

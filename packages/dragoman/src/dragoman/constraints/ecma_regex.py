@@ -16,6 +16,7 @@ U+FEFF.
 """
 _CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "s": _WHITE_SPACE}
 """ASCII in ECMA-262 except for white space, Unicode in Rust."""
+_KINDS = tuple(f"\\{kind}" for kind in "dDwWsS")
 _ANY_BUT_LINE_END = r"[^\n\r\u{2028}\u{2029}]"
 _ANY_TEXT = "(?s:.*)"
 """What the tool call formats put around a pattern that is not anchored."""
@@ -29,6 +30,7 @@ _TOKEN = re.compile(
     | \\(?P<kind>[dDwWsS])
     | (?P<escape>\\.)
     | (?P<any>\[\^\])
+    | (?P<open>\[\^?)
     | (?P<char>.)
     """,
     re.VERBOSE | re.DOTALL,
@@ -40,9 +42,11 @@ def convert_ecma_regex(pattern: str) -> str:
     converted: list[str] = []
     in_class = False
     previous = ""
+    n_range_parts = 0  # Of a range in a class: 1 after its start, 2 after the hyphen.
     for token in _TOKEN.finditer(pattern):
         text = token[0]
         kind = token.lastgroup
+        n_range_parts = (1, 1 + (text == "-"), 0)[n_range_parts] if in_class else 0
         match kind:
             case "pair" | "unit" | "control" | "null":
                 text = f"\\u{{{_read_code(token):x}}}"
@@ -55,15 +59,23 @@ def convert_ecma_regex(pattern: str) -> str:
                 text = r"\x08"
             case "any" if not in_class:
                 text = "(?s:.)"
+            case "open" if in_class:
+                text = f"\\{text}"
+            case "open":
+                in_class = True
             case "char" if in_class:
-                # In Rust a class may contain classes, `&&`, `--` and `~~`.
-                if text in "[&~" or (text == previous == "-"):
+                # In Rust a class may contain classes, `&&`, `--` and `~~`. A class begins
+                # or ends no range: the hyphen of `[\w-.]` and `[+-\d]` is literal.
+                is_range = (
+                    n_range_parts == 2
+                    and previous not in _KINDS
+                    and not pattern.startswith(("]", *_KINDS), token.end())
+                )
+                if text in "&~" or (text == "-" and not is_range):
                     text = f"\\{text}"
                 in_class = text != "]"
             case "char" if text == ".":
                 text = _ANY_BUT_LINE_END
-            case "char":
-                in_class = text == "["
             case _:
                 pass
         converted.append(text)
