@@ -14,6 +14,7 @@ from dragoman.dialects.responses.item_reader import HOSTED_TYPES
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
 NO_RESULT = "The result of this call is not part of the conversation."
+FAILED = "The call failed."
 SEARCH = {"type": "search", "query": "x", "queries": ["x"]}
 
 CALLS: dict[str, list[tuple[dict[str, Any], str, dict[str, Any], str, bool]]] = {
@@ -42,7 +43,7 @@ CALLS: dict[str, list[tuple[dict[str, Any], str, dict[str, Any], str, bool]]] = 
             {"action": {"type": "open_page", "url": "https://a"}, "status": "failed"},
             "web_search",
             {"url": "https://a"},
-            "The call failed.",
+            FAILED,
             True,
         ),
     ],
@@ -119,6 +120,23 @@ def test_hosted_call_becomes_call_with_result(kind: str, index: int) -> None:
     assert answer == Message(
         Role.TOOL, (ToolResult("h_1", (Text(result),), is_error=is_error),), name
     )
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "mcp_call", "name": "f", "arguments": "{}", "output": ""},
+        {"type": "web_search_call", "action": {**SEARCH, "sources": []}},
+        {"type": "file_search_call", "queries": ["q"], "results": []},
+        {"type": "code_interpreter_call", "code": "1", "outputs": []},
+        {"type": "code_interpreter_call", "code": "1", "outputs": [{"type": "logs", "logs": ""}]},
+    ],
+)
+def test_hosted_call_with_empty_result_says_so(item: dict[str, Any]) -> None:
+    for status, expected in (("completed", "The call returned nothing."), ("failed", FAILED)):
+        _, answer = read({"id": "h_1", "status": status, **item})
+        assert isinstance(answer.parts[0], ToolResult)
+        assert answer.parts[0].content == (Text(expected),)
 
 
 def test_hosted_call_stays_between_texts_of_its_answer() -> None:

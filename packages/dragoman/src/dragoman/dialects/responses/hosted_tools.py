@@ -19,6 +19,7 @@ from .wire import WireItem
 T = TypeVar("T")
 
 _NO_RESULT = "The result of this call is not part of the conversation."
+_EMPTY = "The call returned nothing."
 _FAILED = "The call failed."
 
 
@@ -67,10 +68,11 @@ def _read_mcp_call(item: WireItem, path: str, warnings: list[str]) -> HostedCall
     del warnings
     if not item.name:
         return None
-    output = item.output if isinstance(item.output, str) else ""
+    output = item.output if isinstance(item.output, str) else None
     error = _read_error(item.error)
     arguments = _decode(item.arguments, str) or "{}"
-    return _build_call(item, path, item.name, arguments, [error or output], is_error=bool(error))
+    texts = [error] if error else None if output is None else [output]
+    return _build_call(item, path, item.name, arguments, texts, is_error=bool(error))
 
 
 def _read_error(raw: Raw) -> str:
@@ -84,24 +86,30 @@ def _read_error(raw: Raw) -> str:
 def _read_web_search(item: WireItem, path: str, warnings: list[str]) -> HostedCall | None:
     del warnings
     action = _decode(item.action, dict[str, Raw]) or {}
-    sources = (_decode(item.action, _SearchAction) or _SearchAction()).sources or ()
+    sources = (_decode(item.action, _SearchAction) or _SearchAction()).sources
     arguments = {name: raw for name, raw in action.items() if name not in ("type", "sources")}
-    addresses = "\n".join(source.url or source.name or "" for source in sources)
-    return _build_call(item, path, "web_search", _encode(arguments), [addresses])
+    texts = None
+    if sources is not None:
+        texts = ["\n".join(source.url or source.name or "" for source in sources)]
+    return _build_call(item, path, "web_search", _encode(arguments), texts)
 
 
 def _read_file_search(item: WireItem, path: str, warnings: list[str]) -> HostedCall | None:
     del warnings
     arguments = _encode({"queries": _decode(item.queries, list[str]) or []})
-    files = _decode(item.results, list[_FoundFile]) or []
-    texts = ["\n".join(filter(None, (file.filename, file.text))) for file in files]
+    files = _decode(item.results, list[_FoundFile])
+    texts = None
+    if files is not None:
+        texts = ["\n".join(filter(None, (file.filename, file.text))) for file in files]
     return _build_call(item, path, "file_search", arguments, texts)
 
 
 def _read_code(item: WireItem, path: str, warnings: list[str]) -> HostedCall | None:
-    outputs = _decode(item.outputs, list[_CodeOutput]) or []
-    texts = [output.logs or _describe_image(output.url) for output in outputs]
-    if any(output.url is not None for output in outputs):
+    outputs = _decode(item.outputs, list[_CodeOutput])
+    texts = None
+    if outputs is not None:
+        texts = [output.logs or _describe_image(output.url) for output in outputs]
+    if any(output.url is not None for output in outputs or ()):
         warnings.append(f"{path}.outputs: images were left out")
     arguments = _encode({"code": _decode(item.code, str) or ""})
     return _build_call(item, path, "code_interpreter", arguments, texts)
@@ -118,17 +126,19 @@ def _read_image_generation(item: WireItem, path: str, warnings: list[str]) -> Ho
     prompt = _decode(item.revised_prompt, str)
     arguments = _encode({} if prompt is None else {"prompt": prompt})
     error = _read_error(item.error)
-    texts = [error]
+    texts = [error] if error else []
     if bytes(item.result).strip() not in (b"", b"null"):
         warnings.append(f"{path}.result: the image was left out")
         texts.append("[an image]")
-    return _build_call(item, path, "image_generation", arguments, texts, is_error=bool(error))
+    return _build_call(
+        item, path, "image_generation", arguments, texts or None, is_error=bool(error)
+    )
 
 
 def _read_program(item: WireItem, path: str, warnings: list[str]) -> HostedCall | None:
     del warnings
     arguments = _encode({"code": _decode(item.code, str) or ""})
-    call = _build_call(item, path, "program", arguments, [])
+    call = _build_call(item, path, "program", arguments, None)
     # Its output is an item of its own.
     return msgspec.structs.replace(call, result=None)
 
@@ -154,11 +164,20 @@ _READERS: Mapping[str, _Reader] = {
 
 
 def _build_call(
-    item: WireItem, path: str, name: str, arguments: str, texts: list[str], is_error: bool = False
+    item: WireItem,
+    path: str,
+    name: str,
+    arguments: str,
+    texts: list[str] | None,
+    is_error: bool = False,
 ) -> HostedCall:
-    """Build a call with its result. Templates and upstreams reject a call without one."""
+    """Build a call with its result. Templates and upstreams reject a call without one.
+
+    texts: the texts of the result; None if the item has no result.
+    """
     is_error = is_error or item.status == "failed"
-    text = "\n\n".join(filter(None, texts)) or (_FAILED if is_error else _NO_RESULT)
+    absence = _FAILED if is_error else _NO_RESULT if texts is None else _EMPTY
+    text = "\n\n".join(filter(None, texts or ())) or absence
     # The ids are optional for clients that write items themselves.
     id = item.call_id or item.id or f"call_{path}"
     return HostedCall(id, name, arguments, ToolResult(id, (Text(text),), is_error))
