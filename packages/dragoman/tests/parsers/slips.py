@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from dragoman.core.events import TextDelta, Token
+from dragoman.core.json_types import JsonValue
+from dragoman.core.message import FunctionTool, Tool
 from dragoman.core.syntax import ToolFormat
 from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.harmony import HARMONY_TOOL_NAMES
@@ -61,6 +63,19 @@ class Slip(Struct, frozen=True):
     raw: str
 
 
+class Quote(Struct, frozen=True):
+    """A well-formed call whose first argument quotes a tag.
+
+    value: the argument.
+    raw: the whole text.
+    """
+
+    family: str
+    tag: str
+    value: JsonValue
+    raw: str
+
+
 def read_transcript(family: str) -> tuple[str, str]:
     """Return a transcript with the end of its prompt."""
     case = golden(family)[0]
@@ -105,6 +120,53 @@ def find_gaps(family: str) -> list[int]:
     return [raw.index(name) for name in ("days", "metric")]
 
 
+def quote_tags(family: str) -> Iterator[Quote]:
+    """Yield well-formed calls with a value that quotes a tag of the family."""
+    raw, _ = read_transcript(family)
+    syntax = next(one.syntax for one in CALL_FAMILIES if one.names[0] == family)
+    assert isinstance(syntax, XmlTagSyntax)
+    patterns = syntax.compile((), ()).patterns
+    key = syntax.key_tag + "days" + syntax.key_end_tags[0][0]
+    found = tool_format(family)
+    text_ends = [end for end in patterns.forbidden_in_values if not end.startswith("\n")]
+    for tag in dict.fromkeys((key, *found.markers)):
+        for text in (f"see {tag} there", f"{tag} is one", f"it is {tag}"):
+            if not any(end in text for end in text_ends):
+                yield Quote(family, tag, text, raw.replace("Paris", text, 1))
+            for value in ([text], {"a": text, "b": [1, text]}):
+                kind = "object" if isinstance(value, dict) else "array"
+                typed = raw.replace('string="true"', 'string="false"', 1)
+                typed = typed.replace('type="string"', f'type="{kind}"', 1)
+                yield Quote(family, tag, value, typed.replace("Paris", write_value(value), 1))
+
+
+def write_value(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def read_quote(quote: Quote, cuts: Sequence[int] = (), *, has_tokens: bool = False) -> Shape:
+    """Parse a call that quotes a tag. As tokens, the quoted tag is one of plain text."""
+    is_object = isinstance(quote.value, dict)
+    kind = "string" if isinstance(quote.value, str) else "object" if is_object else "array"
+    schema = {"city": {"type": kind}, "days": {"type": "integer"}, "metric": {"type": "boolean"}}
+    tool = FunctionTool("get_weather", None, json.dumps({"properties": schema}))
+    tools = (tool, *TOOLS[1:])
+    if not has_tokens:
+        ends = [*cuts, len(quote.raw)]
+        pieces = [quote.raw[at:end] for at, end in zip([0, *ends], ends, strict=False)]
+        deltas = [TextDelta(0, piece) for piece in pieces if piece]
+        return _read(quote.family, tool_format(quote.family), deltas, tools)
+    written = write_value(quote.value)
+    before, _, after = quote.raw.partition(written)
+    marks = frozenset(find_marks())
+    pieces = [*split_tokens(before), *written, *split_tokens(after)]
+    deltas = [
+        TextDelta(0, piece, (Token(number, piece, special=piece in marks),))
+        for number, piece in enumerate(pieces)
+    ]
+    return _read(quote.family, tool_format(quote.family, tuple(marks)), deltas, tools)
+
+
 def read_text(family: str, raw: str, cuts: Sequence[int] = ()) -> Shape:
     """Parse a text without tokens, in deltas that end at these positions."""
     ends = [*cuts, len(raw)]
@@ -123,9 +185,11 @@ def read_tokens(family: str, raw: str) -> Shape:
     return _read(family, tool_format(family, tuple(marks)), deltas)
 
 
-def _read(family: str, found: ToolFormat, deltas: list[TextDelta]) -> Shape:
+def _read(
+    family: str, found: ToolFormat, deltas: list[TextDelta], tools: Sequence[Tool] = TOOLS
+) -> Shape:
     _, tail = read_transcript(family)
-    return shape(fold(parse(found.create_parser(context(*TOOLS, tail=tail)), deltas)))
+    return shape(fold(parse(found.create_parser(context(*tools, tail=tail)), deltas)))
 
 
 def choose_cuts(slip: Slip) -> list[int]:

@@ -17,6 +17,7 @@ from dragoman.core.message import FunctionTool
 from .goldens import TOOLS
 from .parsing import Shape, answer, context, fold, parse, shape, tool_format
 from .slips import (
+    ARGUMENTS,
     FAMILIES,
     PYTHONIC_FAMILIES,
     TAG_FAMILIES,
@@ -26,6 +27,8 @@ from .slips import (
     insert_between_arguments,
     is_json_object,
     list_slips,
+    quote_tags,
+    read_quote,
     read_text,
     read_tokens,
     read_transcript,
@@ -68,6 +71,20 @@ def test_call_with_slip_is_json_or_unchanged_text(family: str):
 def test_slip_between_arguments_changes_no_argument(family: str):
     for slip in sample(insert_between_arguments(family), 4):
         check_between_arguments(slip)
+
+
+@pytest.mark.parametrize("family", TAG_FAMILIES)
+def test_value_that_quotes_tag_of_family_is_unchanged(family: str):
+    raw, _ = read_transcript(family)
+    for quote in quote_tags(family):
+        expected = summarize(read_text(family, raw))
+        expected[1] = ("call", "get_weather", {**ARGUMENTS, "city": quote.value})
+        whole = read_quote(quote)
+        assert summarize(whole) == expected, quote
+        at = raw.index("Paris")
+        for cuts in ((at + 7,), (at + 1, at + 12), range(len(quote.raw))):
+            assert read_quote(quote, cuts) == whole, quote
+        assert summarize(read_quote(quote, has_tokens=True)) == expected, quote
 
 
 @pytest.mark.long

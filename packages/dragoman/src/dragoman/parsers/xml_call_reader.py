@@ -333,29 +333,43 @@ class XmlTagReader:
         """Handle a tag in a value. It is the value's end, or text of the value."""
         is_cdata = marker.startswith(CDATA_END)
         bare = marker.removeprefix(CDATA_END).removeprefix("\n")
+        is_value_end = bare == self._syntax.value_end_tag
+        if self._json.is_open and is_value_end and not is_cdata:
+            return self._expect_next_tag(marker)
+        # JSON strings have no line breaks, so a tag within a line of one is its text.
+        if self._json.is_open and not is_cdata and "\n" not in marker:
+            return self._continue_value(marker)
         if marker in self._patterns.value_ends or is_cdata:
-            if self._json.is_open and bare == self._syntax.value_end_tag and not is_cdata:
-                return self._expect_next_tag(marker)
             self._end_value()
-            return ReadStatus.MORE if bare == self._syntax.value_end_tag else self._handle_tag(bare)
+            return ReadStatus.MORE if is_value_end else self._handle_tag(bare)
         if bare in self._patterns.call_ends:
             return self._expect_next_tag(marker)
         key = self._clean_key(self._find_key(marker))
-        if key in self._keys or key == self._key:
-            self._append_value(marker)
-            self._scanner = MarkerScanner(self._value_patterns)
-            return ReadStatus.MORE
+        if key in self._keys or key == self._key or self._may_mention_keys:
+            return self._continue_value(marker)
         self._end_value()
         status = self._handle_tag(self._patterns.key_mark)
         self._replay(marker.removeprefix(self._patterns.key_mark))
         return status
 
+    @property
+    def _may_mention_keys(self) -> bool:
+        """Whether a key tag in the middle of a line may be text of the value: it can be a
+        string, and nothing behind the tag tells a key.
+        """
+        return not self._syntax.value_tag and (not self._types or "string" in self._types)
+
+    def _continue_value(self, marker: str) -> ReadStatus:
+        self._append_value(marker)
+        self._scanner = MarkerScanner(self._value_patterns)
+        return ReadStatus.MORE
+
     def _find_key(self, tag: str) -> str:
-        """Return the name in a key tag."""
+        """Return the name in a key tag, which the value's tag may follow."""
         rest = tag.removeprefix(self._patterns.key_mark)
         quote = rest[:1] if rest[:1] in QUOTES else ""
-        ending = next(end for end in self._patterns.key_kinds[quote] if rest.endswith(end))
-        return rest.removeprefix(quote).removesuffix(ending)
+        names = (rest.partition(end)[0] for end in self._patterns.key_kinds[quote] if end in rest)
+        return min(names, key=len).removeprefix(quote)
 
     def _expect_next_tag(self, marker: str) -> ReadStatus:
         """Hold a tag back that a value may mention: it ends the value only if another

@@ -118,17 +118,24 @@ class TagPatterns:
     def build_value_patterns(self, names: Collection[str]) -> AhoCorasick:
         """Build the search for the end of a value.
 
-        names: the declared arguments. The key tag of one ends a value without an end
-            tag even in the middle of a line, where any other is more likely to be text.
+        names: the declared arguments. The key tag of one, with the value's tag if there
+            is one, ends a value without an end tag even in the middle of a line, where
+            any other is more likely to be text.
         """
         keys = () if len(names) > _MAX_SEARCHED_KEYS else self._spell_keys(names)
         return AhoCorasick(list(dict.fromkeys((*self._value_texts, *keys))))
 
     def _spell_keys(self, names: Collection[str]) -> Iterator[str]:
+        value_tag = self.syntax.value_tag
+        value_starts = {value_tag, self.syntax.tag_separator + value_tag} if value_tag else {""}
         for name in names:
             written = escape_name(name) if self.syntax.has_escaped_names else name
             for quote in QUOTES if self.syntax.key_tag != self.key_mark else ("",):
-                yield from (self.key_mark + quote + written + end for end in self.key_kinds[quote])
+                yield from (
+                    self.key_mark + quote + written + end + start
+                    for end in self.key_kinds[quote]
+                    for start in value_starts
+                )
 
 
 def is_text_kind(kind: bool | str | None) -> bool | None:
