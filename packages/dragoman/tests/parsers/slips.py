@@ -133,7 +133,8 @@ def quote_tags(family: str) -> Iterator[Quote]:
         for text in (f"see {tag} there", f"{tag} is one", f"it is {tag}"):
             if not any(end in text for end in text_ends):
                 yield Quote(family, tag, text, raw.replace("Paris", text, 1))
-            for value in ([text], {"a": text, "b": [1, text]}):
+            values: tuple[JsonValue, ...] = [text], {"a": text, "b": [1, text]}
+            for value in values:
                 kind = "object" if isinstance(value, dict) else "array"
                 typed = raw.replace('string="true"', 'string="false"', 1)
                 typed = typed.replace('type="string"', f'type="{kind}"', 1)
