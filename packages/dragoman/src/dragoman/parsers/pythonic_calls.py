@@ -382,6 +382,11 @@ class PythonicReader:
     def _parse_value_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         if text[pos].isspace():
             return pos + 1, ReadStatus.MORE
+        # The members of `**{...}` and `**dict(...)` are arguments.
+        if self._argument in ("**", "**dict") and text[pos] in "({":
+            self._closers.append(CLOSERS[text[pos]])
+            self._state = PythonicReader._parse_argument_start
+            return pos + 1, ReadStatus.MORE
         if text[pos] not in ":=":
             self._skipped.append(f" {self._argument} ")
             self._state = PythonicReader._parse_argument_start
