@@ -74,7 +74,7 @@ def test_slip_between_arguments_changes_no_argument(family: str):
 
 
 @pytest.mark.parametrize("family", TAG_FAMILIES)
-def test_value_that_quotes_tag_of_family_is_unchanged(family: str):
+def test_value_with_quoted_tag_is_unchanged(family: str):
     raw, _ = read_transcript(family)
     for quote in quote_tags(family):
         expected = summarize(read_text(family, raw))
