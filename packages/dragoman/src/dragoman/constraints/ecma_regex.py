@@ -42,11 +42,11 @@ def convert_ecma_regex(pattern: str) -> str:
     converted: list[str] = []
     in_class = False
     previous = ""
-    n_range_parts = 0  # Of a range in a class: 1 after its start, 2 after the hyphen.
+    n_range_parts = 0
     for token in _TOKEN.finditer(pattern):
         text = token[0]
         kind = token.lastgroup
-        n_range_parts = (1, 1 + (text == "-"), 0)[n_range_parts] if in_class else 0
+        n_range_parts = _count_range_parts(n_range_parts, text) if in_class else 0
         match kind:
             case "pair" | "unit" | "control" | "null":
                 text = f"\\u{{{_read_code(token):x}}}"
@@ -81,6 +81,13 @@ def convert_ecma_regex(pattern: str) -> str:
         converted.append(text)
         previous = token[0]
     return "".join(converted)
+
+
+def _count_range_parts(n_before: int, text: str) -> int:
+    """Return how many parts of a range are read after this text of a class: 1 after its
+    start, 2 after the hyphen, 0 after its end.
+    """
+    return (1, 2 if text == "-" else 1, 0)[n_before]
 
 
 def _read_code(token: re.Match[str]) -> int:
