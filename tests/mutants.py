@@ -1451,7 +1451,7 @@ MUTANTS = (
     Mutant(
         "a tag in an unfinished JSON string ends the value (ours)",
         "packages/dragoman/src/dragoman/parsers/xml_call_reader.py",
-        "if self._json.is_open and bare == self._syntax.value_end_tag and not is_cdata:",
+        "if self._json.is_open and is_value_end and not is_cdata:",
         "if False:",
         (f"{PARSERS}/test_slips.py",),
     ),

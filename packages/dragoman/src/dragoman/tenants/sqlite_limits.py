@@ -87,7 +87,7 @@ class SqliteLimits:
             self._path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
         )
         self._connection = connection
-        connection.execute("PRAGMA journal_mode = WAL")
+        _enter_wal(connection)
         # WAL with NORMAL syncs only at checkpoints: a power failure can lose the last
         # commits, a killed process cannot.
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -144,3 +144,18 @@ class SqliteLimits:
                 connection.execute("ROLLBACK")
             raise
         return result
+
+
+def _enter_wal(connection: sqlite3.Connection) -> None:
+    """Keep a write-ahead log. Processes that create the file at once wait for each other
+    here, as SQLite's own timeout does not cover this lock.
+    """
+    deadline = time.monotonic() + BUSY_TIMEOUT
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.01)
