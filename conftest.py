@@ -33,7 +33,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 from _pytest.runner import runtestprotocol
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.strategies import none
 
 UNSTABLE = "unstable"
 """The marker, and the property of its reports: the number of tries."""
@@ -81,12 +82,20 @@ def pytest_collection() -> Generator[None, object, object]:
     """
     gc.disable()
     result = yield
+    # Hypothesis warns of its own generator of random numbers if what holds it is frozen.
+    _draw_nothing()
     gc.collect()
     gc.freeze()
     # With the default of 700 objects, a twentieth of the tests' time is collections.
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
     return result
+
+
+@settings(max_examples=1)
+@given(none())
+def _draw_nothing(_: None) -> None:
+    """Let Hypothesis make what it keeps for a thread."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
