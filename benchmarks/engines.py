@@ -358,7 +358,7 @@ def build_ours(name: str) -> Callable[[str, str, int], Any]:
         from dragoman.settings import Settings
 
         address = {"tiny": "tiny", "llamacpp": model}.get(name, f"{name}:{model}")
-        settings = Settings(
+        settings = Settings().replace(
             model=address,
             max_model_len=MAX_LENGTH,
             max_num_seqs=32,

@@ -99,8 +99,8 @@ def test_upstream_engine_passes_all_checks() -> None:
 def test_transformers_engine_passes_all_checks() -> None:
     pytest.importorskip("torch", reason="needs torch (CPU)")
     pytest.importorskip("transformers", reason="needs transformers")
-    settings = Settings(
-        model=f"transformers:{tiny.find_bundled_model()}", device="cpu", max_model_len=4096
+    settings = Settings().replace(
+        device="cpu", model=f"transformers:{tiny.find_bundled_model()}", max_model_len=4096
     )
     with start(settings) as url:
         report = check_server(url, QUICK, model="")

@@ -45,9 +45,9 @@ PACKAGES: Mapping[str, str] = {
 def find_commands() -> Mapping[str, EntryPoint]:
     """Find the registered sub-commands, by name."""
     # A third of the time that the command line needs, and `--version` needs none.
-    from importlib.metadata import entry_points  # noqa: PLC0415
+    from .entry_points import find_entry_points  # noqa: PLC0415
 
-    return {point.name: point for point in entry_points(group=COMMANDS)}
+    return {point.name: point for point in find_entry_points(COMMANDS)}
 
 
 class CommandLine(click.Group):

@@ -18,7 +18,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             "Simulator",
             "Hardware and model profile: the name of a built-in profile, or a file.",
             metavar="PROFILE",
-            engines=("sim",),
         ),
     ] = None
     tokenizer: Annotated[
@@ -28,7 +27,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             "Tokenizer for token counts: a model directory, a tokenizer.json, or a model of the "
             "hub (`org/name`).",
             metavar="PATH",
-            engines=("sim",),
         ),
     ] = None
     time_scale: Annotated[
@@ -38,7 +36,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             "Speed of simulated time: 10 is ten times as fast.",
             minimum=0.001,
             metavar="FACTOR",
-            engines=("sim",),
         ),
     ] = 1.0
     warm_up: Annotated[
@@ -48,7 +45,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             "Seconds from startup until the server is ready.",
             minimum=0,
             maximum=3600,
-            engines=("sim",),
         ),
     ] = 0.0
     enable_lora: Annotated[
@@ -56,7 +52,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
         Option(
             "Simulator",
             "Accepted for compatibility with vLLM; adapters are enabled by --lora-modules.",
-            engines=("sim",),
         ),
     ] = False
     max_loras: Annotated[
@@ -65,7 +60,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             "Simulator",
             "Maximum number of LoRA adapters that run at once; 1 by default.",
             minimum=1,
-            engines=("sim",),
         ),
     ] = None
     max_num_active_seqs: Annotated[
@@ -74,7 +68,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             "Simulator",
             "Maximum number of requests that run at once, up to --max-num-seqs.",
             minimum=1,
-            engines=("sim",),
         ),
     ] = None
     long_prefill_token_threshold: Annotated[
@@ -83,7 +76,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             "Simulator",
             "Maximum prompt tokens of a request per step, unless it is alone; 0 is no limit.",
             minimum=0,
-            engines=("sim",),
         ),
     ] = None
     long_prefill_token_threshold_adaptive: Annotated[
@@ -91,7 +83,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
         Option(
             "Simulator",
             "Raise --long-prefill-token-threshold to max-num-batched-tokens / number of requests.",
-            engines=("sim",),
         ),
     ] = False
     async_scheduling: Annotated[
@@ -99,7 +90,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
         Option(
             "Simulator",
             "Disable asynchronous scheduling: a step is scheduled when the previous one ends.",
-            engines=("sim",),
         ),
     ] = True
     scheduler_reserve_full_isl: Annotated[
@@ -107,7 +97,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
         Option(
             "Simulator",
             "Admit a request as soon as the first chunk of its prompt fits into the KV cache.",
-            engines=("sim",),
         ),
     ] = True
     watermark: Annotated[
@@ -118,7 +107,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             minimum=0,
             maximum=1,
             metavar="SHARE",
-            engines=("sim",),
         ),
     ] = None
     tensor_parallel_size: Annotated[
@@ -127,7 +115,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             "Simulator",
             "Number of devices that share every layer; must match the profile.",
             minimum=1,
-            engines=("sim",),
         ),
     ] = None
     sim_acceptance_rates: Annotated[
@@ -137,7 +124,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             "Share of the drafts whose first, second, ... token is accepted; 0.75,0.6,0.5 by "
             "default.",
             metavar="RATES",
-            engines=("sim",),
         ),
     ] = None
     kv_events_version: Annotated[
@@ -145,7 +131,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
         Option(
             "Simulator",
             "Event format: that of vLLM 0.33 or of 0.19 and earlier.",
-            engines=("sim",),
         ),
     ] = "0.33"
     kv_offloading_size: Annotated[
@@ -155,19 +140,17 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             "Host memory of each engine core for keys and values that leave its GPUs' cache, in "
             "GiB.",
             metavar="GIB",
-            engines=("sim",),
         ),
     ] = None
     kv_offloading_backend: Annotated[
         str,
-        Option("Simulator", "KV offloading backend; only `native` is simulated.", engines=("sim",)),
+        Option("Simulator", "KV offloading backend; only `native` is simulated."),
     ] = "native"
     sim_mode: Annotated[
         Literal["random", "echo"],
         Option(
             "Simulator",
             "Content of replies: random words, or an echo of the last message.",
-            engines=("sim",),
         ),
     ] = "random"
     sim_replies: Annotated[
@@ -176,7 +159,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             "Simulator",
             "Script of replies, in the format of `scripted:FILE`.",
             metavar="FILE",
-            engines=("sim",),
         ),
     ] = None
     sim_dataset: Annotated[
@@ -185,7 +167,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             "Simulator",
             "Recorded replies, as JSON Lines of `prompt` and `reply`.",
             metavar="FILE",
-            engines=("sim",),
         ),
     ] = None
     sim_output_tokens: Annotated[
@@ -195,7 +176,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             "Distribution of output lengths in tokens: a number, uniform:MIN,MAX or "
             "lognormal:MEDIAN,SIGMA.",
             metavar="LENGTHS",
-            engines=("sim",),
         ),
     ] = "lognormal:128,0.6"
     sim_reasoning_tokens: Annotated[
@@ -204,7 +184,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             "Simulator",
             "Distribution of reasoning lengths in tokens, in the same format.",
             metavar="LENGTHS",
-            engines=("sim",),
         ),
     ] = "lognormal:48,0.5"
     sim_tool_calls: Annotated[
@@ -215,7 +194,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             minimum=0,
             maximum=1,
             metavar="SHARE",
-            engines=("sim",),
         ),
     ] = 0.5
     sim_reasoning: Annotated[
@@ -226,7 +204,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             minimum=0,
             maximum=1,
             metavar="SHARE",
-            engines=("sim",),
         ),
     ] = 0.0
     sim_image_tokens: Annotated[
@@ -235,7 +212,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             "Simulator",
             "Accept images, each as this many tokens of the prompt; 0 rejects them.",
             minimum=0,
-            engines=("sim",),
         ),
     ] = 0
     sim_embedding_size: Annotated[
@@ -245,12 +221,9 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             "Number of embedding dimensions.",
             minimum=1,
             maximum=16384,
-            engines=("sim",),
         ),
     ] = 1024
     sim_faults: Annotated[
         str | None,
-        Option(
-            "Simulator", "Fault injection plan, in YAML or JSON.", metavar="FILE", engines=("sim",)
-        ),
+        Option("Simulator", "Fault injection plan, in YAML or JSON.", metavar="FILE"),
     ] = None

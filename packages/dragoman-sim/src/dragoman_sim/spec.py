@@ -6,16 +6,22 @@ needs is imported when it is built.
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from dragoman.launch.engine_spec import EngineSpec
-from dragoman.launch.ports import ServerPorts
-from dragoman.pipeline.served_model import ServedModel
-from dragoman.serving.clock import Clock
-from dragoman.settings import Settings
+from dragoman.settings.engine_settings import VLLM_SETTINGS
 
 from .engine.scheduler_config import VLLM_VERSION
+from .settings import SimulatorSettings
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Sequence
+
+    from dragoman.launch.ports import ServerPorts
+    from dragoman.pipeline.served_model import ServedModel
+    from dragoman.serving.clock import Clock
+    from dragoman.settings import Settings
 
 
 def build(settings: Settings, clock: Clock, profile: str) -> ServedModel:
@@ -49,6 +55,9 @@ def build_ports(settings: Sequence[Settings], tls: ssl.SSLContext | None) -> Ser
 
 
 SPEC = EngineSpec(
+    name="sim",
+    settings=SimulatorSettings,
+    supports=VLLM_SETTINGS | {"instances", "directives", "kv_cache_tokens", "close_at_limit"},
     build=build,
     check=check,
     simulates=f"vLLM {VLLM_VERSION}",

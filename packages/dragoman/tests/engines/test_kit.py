@@ -44,7 +44,7 @@ def for_torch(sampling_device: Literal["auto", "model"] = "auto") -> Settings:
     pytest.importorskip("torch", reason="needs torch (CPU)")
     pytest.importorskip("transformers", reason="needs transformers")
     model = f"transformers:{tiny.find_bundled_model()}"
-    return Settings(
+    return Settings().replace(
         model=model,
         max_model_len=4096,
         max_num_seqs=32,
@@ -72,7 +72,7 @@ def for_llamacpp() -> Generator[Settings]:
     pytest.importorskip("gguf", reason="needs gguf")
     with TemporaryDirectory() as folder:
         file = write_embedded(Path(folder) / "tiny.gguf")
-        yield Settings(
+        yield Settings().replace(
             model=str(file),
             max_model_len=4096,
             max_num_seqs=32,
@@ -129,7 +129,7 @@ async def upstream(
             await asyncio.sleep(0)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
         (model,) = await asyncio.to_thread(
-            build_models, Settings(model=url, upstream_kind=kind), SystemClock()
+            build_models, Settings().replace(model=url, upstream_kind=kind), SystemClock()
         )
         engine = model.backend.engine
         assert isinstance(engine, Engine)

@@ -20,10 +20,14 @@ from dragoman.core.errors import EngineError
 from dragoman.engines.tiny import find_bundled_model
 from dragoman.hub import HubError
 from dragoman.launch import build_models
-from dragoman.launch.architecture_check import check_library_support
+from dragoman.launch.architecture_check import Library, check_library_support
+from dragoman.launch.engines.mlx.library import MLX
+from dragoman.launch.engines.transformers.library import TRANSFORMERS
+from dragoman.launch.engines.vllm.library import VLLM
 from dragoman.launch.hub_models import HubPuller, prepare_model, prepare_pull
 from dragoman.launch.hub_reference import find_reference
-from dragoman.launch.local_models import check_local_model
+from dragoman.launch.model_check import check_local_model
+from dragoman.launch.model_plan import plan_model
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError
 
@@ -130,13 +134,13 @@ async def test_pull_unsupported_architecture_reports_reason(hub: HubStub):
 def test_check_local_model_rejects_unsupported_architecture(tmp_path: Path):
     directory = tmp_path / "model"
     shutil.copytree(find_bundled_model(), directory)
-    check_local_model("transformers", str(directory), is_fallback=False)
+    check_local_model(plan_model(f"transformers:{directory}"), Settings())
     config: dict[str, Any] = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps({**config, "model_type": "fancy9"}))
     with pytest.raises(
         EngineError, match=r"model: the model type 'fancy9' \(LlamaForCausalLM\) is not supported"
     ):
-        check_local_model("transformers", str(directory), is_fallback=False)
+        check_local_model(plan_model(f"transformers:{directory}"), Settings())
 
 
 @pytest.mark.usefixtures("cache")
@@ -154,15 +158,15 @@ def test_missing_tokenizer_is_rejected_before_download(hub: HubStub):
 def test_library_check_with_unknown_layout_is_skipped(tmp_path: Path):
     (tmp_path / "site" / "transformers/models/auto/auto_mappings.py").unlink()
     config = json.dumps({"model_type": "fancy9"}).encode()
-    check_library_support("transformers", config, "org/name", trust_remote_code=False)
+    check_library_support(TRANSFORMERS, config, "org/name", trust_remote_code=False)
 
 
 @pytest.mark.parametrize(
-    ("engine", "packages"),
-    [("transformers", ["transformers"]), ("mlx", ["mlx_lm"]), ("vllm", ["vllm", "transformers"])],
+    ("library", "packages"),
+    [(TRANSFORMERS, ["transformers"]), (MLX, ["mlx_lm"]), (VLLM, ["vllm", "transformers"])],
 )
 def test_library_check_accepts_common_and_rejects_unknown_models(
-    engine: str, packages: list[str], monkeypatch: pytest.MonkeyPatch
+    library: Library, packages: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.undo()  # Without the packages above.
     importlib.invalidate_caches()
@@ -170,7 +174,7 @@ def test_library_check_accepts_common_and_rejects_unknown_models(
         pytest.skip(f"needs {' and '.join(packages)}")
     for model_type, architecture in REAL:
         config = json.dumps({"model_type": model_type, "architectures": [architecture]}).encode()
-        check_library_support(engine, config, "org/name", trust_remote_code=False)
+        check_library_support(library, config, "org/name", trust_remote_code=False)
     config = json.dumps({"model_type": "fancy9", "architectures": ["FancyForCausalLM"]}).encode()
     with pytest.raises(EngineError, match="'fancy9'"):
-        check_library_support(engine, config, "org/name", trust_remote_code=False)
+        check_library_support(library, config, "org/name", trust_remote_code=False)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dragoman.launch.configured_models import build
-from dragoman.launch.model_name import parse_model
+from dragoman.launch.model_plan import plan_model
 from dragoman.launch.unsupported_settings import warn_unsupported
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError, find_changed_settings, load_settings
@@ -80,7 +80,7 @@ def test_supported_by_engines_are_model_kinds() -> None:
         "transformers:x",
         "encoder:x",
     )
-    assert {parse_model(name)[0] for name in names} == ENGINES
+    assert {plan_model(name).engine for name in names} == ENGINES
 
 
 def vain(caplog: pytest.LogCaptureFixture, **given: Any) -> list[str]:

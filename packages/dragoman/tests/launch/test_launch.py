@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.engines import tiny
 from dragoman.launch import build_greeting, build_models
-from dragoman.launch.engine_choice import detect_engine
+from dragoman.launch.engine_choice import choose_directory_engine
 from dragoman.launch.secret_key import load_secret_key
 from dragoman.parsers.delimited_calls import DelimitedCallFormat
 from dragoman.parsers.response_template import ResponseTemplateFormat
@@ -139,11 +139,11 @@ def test_secret_key_prefers_configured_over_stored(tmp_path: Path) -> None:
         ({"architectures": ["BertForSequenceClassification"]}, {"encoder"}),
     ],
 )
-def test_detect_engine_reads_model_directory_config(
+def test_choose_directory_engine_reads_model_directory_config(
     tmp_path: Path, config: dict[str, object], kinds: set[str]
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert detect_engine(tmp_path) in kinds
+    assert choose_directory_engine(tmp_path).engine in kinds
 
 
 def test_model_directory_unreadable_config_raises_settings_error(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import msgspec
 import pytest
 
 from dragoman.engines.hardware import MAX_TORCH_KV_BYTES
 from dragoman.launch import build_models
 from dragoman.launch.memory_estimate import measure_memory, measure_weights
+from dragoman.launch.model_plan import plan_model
 from dragoman.pipeline.model_lifecycle import ModelState
 from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
@@ -90,17 +90,17 @@ def test_first_model_name_as_pattern_raises_settings_error() -> None:
 def test_measure_weights_sums_all_split_files(tmp_path: Path) -> None:
     for number, size in ((1, 10), (2, 20)):
         (tmp_path / f"m-0000{number}-of-00002.gguf").write_bytes(bytes(size))
-    assert measure_weights(f"{tmp_path}/m-00001-of-00002.gguf") == 30
+    assert measure_weights(plan_model(f"{tmp_path}/m-00001-of-00002.gguf")) == 30
 
 
 def test_measure_weights_counts_only_weight_files(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(b"12345")
     (tmp_path / "config.json").write_bytes(b"{}")
     assert (
-        measure_weights(f"tiny:{tmp_path}"),
-        measure_weights(str(tmp_path)),
-        measure_weights("tiny"),
-        measure_weights("http://a/v1"),
+        measure_weights(plan_model(f"tiny:{tmp_path}")),
+        measure_weights(plan_model(str(tmp_path))),
+        measure_weights(plan_model("tiny")),
+        measure_weights(plan_model("http://a/v1")),
     ) == (
         5,
         5,
@@ -118,13 +118,13 @@ def test_measure_memory_includes_kv_cache(tmp_path: Path) -> None:
         "hidden_size": 32,
     }
     (tmp_path / "config.json").write_text(json.dumps(shape))
-    served = Settings(model=f"transformers:{tmp_path}", device="cpu")
+    served = Settings().replace(model=f"transformers:{tmp_path}", device="cpu")
     assert (
-        measure_memory(msgspec.structs.replace(served, kv_cache_tokens=100))
+        measure_memory(plan_model(served.model), served.replace(kv_cache_tokens=100))
         == 5 + 100 * 2 * 3 * 2 * 8 * 4
     )
-    assert 5 < measure_memory(served) <= 5 + MAX_TORCH_KV_BYTES
-    assert measure_memory(msgspec.structs.replace(served, device="cuda")) == 5
+    assert 5 < measure_memory(plan_model(served.model), served) <= 5 + MAX_TORCH_KV_BYTES
+    assert measure_memory(plan_model(served.model), served.replace(device="cuda")) == 5
     entry = settings(
         json.dumps({"a": {"model": f"transformers:{tmp_path}", "device": "cpu"}}),
         model_memory_limit="100",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from dragoman.engines.upstream import UpstreamEngine
@@ -10,7 +9,7 @@ from dragoman.launch import build_models
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError
 
-SETTINGS = Settings(
+SETTINGS = Settings().replace(
     model="http://a/v1,http://b/v1/", upstream_kind="vllm", upstream_model="m", max_model_len=99
 )
 
@@ -23,9 +22,7 @@ def test_upstream_with_configured_values_is_not_queried() -> None:
 
 @pytest.mark.parametrize("weights", [("2,1",), ("2", "1")])
 def test_upstream_weights_accept_one_or_several_options(weights: tuple[str, ...]) -> None:
-    settings = msgspec.structs.replace(
-        SETTINGS, model="http://a/v1,http://b/v1", upstream_weight=weights
-    )
+    settings = SETTINGS.replace(model="http://a/v1,http://b/v1", upstream_weight=weights)
     (model,) = build_models(settings, SystemClock())
     assert isinstance(model.backend.engine, UpstreamEngine)
     assert [upstream.weight for upstream in model.backend.engine.upstreams] == [2.0, 1.0]
@@ -41,9 +38,7 @@ def test_upstream_weights_accept_one_or_several_options(weights: tuple[str, ...]
     ],
 )
 def test_upstream_anthropic_url_is_completed_from_host(url: str, kind: str, expected: str) -> None:
-    (model,) = build_models(
-        msgspec.structs.replace(SETTINGS, model=url, upstream_kind=kind), SystemClock()
-    )
+    (model,) = build_models(SETTINGS.replace(model=url, upstream_kind=kind), SystemClock())
     assert isinstance(model.backend.engine, UpstreamEngine)
     assert [upstream.url for upstream in model.backend.engine.upstreams] == [expected]
 
@@ -67,4 +62,4 @@ def test_upstream_invalid_combination_raises_settings_error(
 ) -> None:
     fields = {"model": SETTINGS.model, "upstream_kind": "vllm", "upstream_model": "m", **changed}
     with pytest.raises(SettingsError, match=words):
-        build_models(Settings(**fields), SystemClock())  # pyright: ignore[reportArgumentType]
+        build_models(Settings().replace(**fields), SystemClock())  # pyright: ignore[reportArgumentType]

@@ -48,7 +48,10 @@ def test_build_application_passes_vllm_args_to_replicas() -> None:
     )._bound_deployment
     settings = deployment.init_args[0]
     assert deployment.ray_actor_options["num_gpus"] == 0
-    assert (settings.model, json.loads(settings.vllm_args)) == ("vllm:./Llama-405B", arguments)
+    assert (settings.model, json.loads(settings.get("vllm_args"))) == (
+        "vllm:./Llama-405B",
+        arguments,
+    )
 
 
 def test_build_application_invalid_argument_error_names_it() -> None:

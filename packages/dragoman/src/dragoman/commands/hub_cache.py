@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import click
-import msgspec
 
 from dragoman_cli import Argument, Option, build_command, print_warning, render_table
 
@@ -19,6 +18,7 @@ from .errors import COMMAND_ERRORS
 
 if TYPE_CHECKING:
     from ..hub import LocalModel
+    from ..launch.engine_spec import EngineSpec
 
 
 def pull(
@@ -95,7 +95,8 @@ def _find_engine(model: LocalModel) -> str:
     if model.usage is not None and model.usage.engine is not None:
         return model.usage.engine
     if model.file is not None:
-        return "llamacpp"
+        loader = _find_gguf_engine()
+        return "" if loader is None else loader.name
     if (model.directory / "adapter_config.json").is_file():
         return "(adapter)"
     from ..launch.engine_choice import choose_directory_engine  # noqa: PLC0415 - imports the whole server
@@ -106,10 +107,6 @@ def _find_engine(model: LocalModel) -> str:
         return ""
 
 
-class _Config(msgspec.Struct):
-    max_position_embeddings: int | None = None
-
-
 def _find_context(model: LocalModel) -> int | None:
     """Return the context length in tokens: as last served, else the model's maximum;
     None if unknown.
@@ -117,16 +114,22 @@ def _find_context(model: LocalModel) -> int | None:
     if model.usage is not None and model.usage.max_model_len is not None:
         return model.usage.max_model_len
     try:
-        if model.file is not None:
-            from ..engines.llamacpp.gguf_metadata import read_metadata  # noqa: PLC0415 - numpy is slow to import
+        if model.file is None:
+            from ..launch.safetensors_format import SAFETENSORS  # noqa: PLC0415 - as below
 
-            metadata = read_metadata(model.directory / model.file)
-            return metadata.get_number(metadata.build_architecture_key("context_length"))
-        return msgspec.json.decode(
-            (model.directory / "config.json").read_bytes(), type=_Config
-        ).max_position_embeddings
-    except (OSError, msgspec.DecodeError, EngineError):
+            return SAFETENSORS.read_context(model.directory)
+        loader = _find_gguf_engine()
+        if loader is None or loader.local is None:
+            return None
+        return loader.local.format.read_context(model.directory / model.file)
+    except (OSError, EngineError):
         return None
+
+
+def _find_gguf_engine() -> EngineSpec | None:
+    from ..launch.engine_registry import find_engine_of_format  # noqa: PLC0415 - `--help` needs no engine
+
+    return find_engine_of_format("gguf")
 
 
 def remove(

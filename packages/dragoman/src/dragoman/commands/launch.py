@@ -127,22 +127,19 @@ def _describe_target(options: LaunchOptions) -> ServerTarget:
     target = _find_running(options)
     if target is not None:
         return target
-    from ..launch.hub_reference import find_reference  # noqa: PLC0415 - imports the whole server
-    from ..launch.local_models import find_model_name  # noqa: PLC0415 - as above
-    from ..launch.model_name import parse_model  # noqa: PLC0415 - as above
+    from ..launch.model_plan import plan_model  # noqa: PLC0415 - imports the whole server
 
     model = options.model
     if model is None:
         name = "tiny"
-    elif (reference := find_reference(model)) is not None:
-        name = reference[0].name
     else:
-        kind, path = parse_model(model)
-        if kind == "upstream":
+        plan = plan_model(model)
+        if "://" in plan.argument and plan.reference is None:
             raise ValueError(
                 f"MODEL: the model names of {model} are unknown; pass the address as --url {model}"
             )
-        name = find_model_name(kind, path) or model
+        own_name = plan.own_name if plan.argument else None
+        name = own_name or model if plan.reference is None else plan.reference.name
     return ServerTarget(
         _normalize(options.url or DEFAULT_URL), name, api_key=resolve_api_key(options.api_key)
     )

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import entry_points
 
 import click
 
 from dragoman_cli import Command, CommandArgument, CommandOption, print_error
+from dragoman_cli.entry_points import find_entry_points
 
 from ..settings import FIELDS, SettingField, Settings, SettingsError, load_settings
 from .serve import run_server
@@ -148,7 +148,7 @@ def _explain_option(
 ) -> str | None:
     """Let the package of MODEL's engine explain an unknown option."""
     engines = {argument.partition(":")[0] for argument in arguments}
-    for point in entry_points(group=FOREIGN_FLAGS):
+    for point in find_entry_points(FOREIGN_FLAGS):
         if point.name in engines:
             return point.load()(command, arguments, own_flags)
     return None

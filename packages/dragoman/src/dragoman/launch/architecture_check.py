@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from ..core.errors import EngineError
-from .engine_choice import embeds_with_transformers
 
 # Quoted identifiers in Python source, such as the keys of a registry.
 _NAME = re.compile(r"""["']([A-Za-z][\w.-]*)["']""")
@@ -23,10 +23,7 @@ used.
 """
 
 
-_LIBRARIES = {"transformers": "transformers", "mlx": "mlx-lm", "vllm": "vllm"}
-
-
-class _ArchitectureConfig(msgspec.Struct):
+class ArchitectureConfig(msgspec.Struct):
     """The fields of config.json by which libraries choose a model's code.
 
     auto_map, model_file: code in the model's own repository.
@@ -38,8 +35,21 @@ class _ArchitectureConfig(msgspec.Struct):
     model_file: str | None = None
 
 
+class Library(Struct, frozen=True):
+    """The library of an engine.
+
+    distribution: the name under which pip installs it.
+    supports: whether it supports a model; true if that is unknown.
+    has_code: whether the model's repository has code that the library runs.
+    """
+
+    distribution: str
+    supports: Callable[[ArchitectureConfig], bool]
+    has_code: Callable[[ArchitectureConfig], bool] = lambda config: bool(config.auto_map)
+
+
 def check_library_support(
-    engine: str, config: bytes, source: str, *, trust_remote_code: bool
+    library: Library, config: bytes, source: str, *, trust_remote_code: bool
 ) -> None:
     """Check that the library of an engine knows the architecture of a model.
 
@@ -50,22 +60,22 @@ def check_library_support(
         EngineError: the library does not.
     """
     try:
-        decoded = msgspec.json.decode(config, type=_ArchitectureConfig)
+        decoded = msgspec.json.decode(config, type=ArchitectureConfig)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngineError(f"{source}: {error}") from error
-    has_code = bool(decoded.model_file if engine == "mlx" else decoded.auto_map)
-    if (has_code and trust_remote_code) or _is_supported(engine, decoded):
+    has_code = library.has_code(decoded)
+    if (has_code and trust_remote_code) or library.supports(decoded):
         return
-    library = _LIBRARIES[engine]
+    name = library.distribution
     try:
-        installed = f"{library} {version(library)}"
+        installed = f"{name} {version(name)}"
     except PackageNotFoundError:
-        installed = library
+        installed = name
     architecture = decoded.architectures[0] if decoded.architectures else "no architecture"
     if has_code:
         remedy = "its repository has code for it, which --trust-remote-code runs if you trust it"
     else:
-        remedy = f"upgrade it (pip install --upgrade {library}), or choose another model"
+        remedy = f"upgrade it (pip install --upgrade {name}), or choose another model"
     raise EngineError(
         f"{source}: the model type {decoded.model_type!r} ({architecture}) is not supported by "
         f"the installed "
@@ -73,51 +83,27 @@ def check_library_support(
     )
 
 
-def _is_supported(engine: str, config: _ArchitectureConfig) -> bool:
-    """Whether the library supports the model; true if that is unknown."""
-    match engine:
-        case "transformers":
-            return _knows(_find_transformers_types(), [config.model_type])
-        case "mlx":
-            # mlx-lm has a module for each model type, and utils.py maps further types
-            # to them.
-            root = _find_root("mlx_lm")
-            names = _read_names("mlx_lm", "utils.py")
-            modules = [] if root is None else [file.stem for file in root.glob("models/*.py")]
-            known = None if names is None or len(modules) < MIN_NAMES else names.union(modules)
-            return _knows(known, [config.model_type])
-        case "vllm":
-            # vLLM also runs models that only transformers supports, and its plug-ins
-            # may add any architecture.
-            return (
-                bool(entry_points(group="vllm.general_plugins"))
-                or _knows(
-                    _read_names("vllm", "model_executor/models/registry.py"),
-                    config.architectures or (),
-                )
-                or (
-                    _find_root("transformers") is not None
-                    and _knows(_find_transformers_types(), [config.model_type])
-                )
-            )
-        case _:
-            return True
+def check_directory_support(
+    library: Library, directory: Path, source: str, *, trust_remote_code: bool
+) -> None:
+    """Check that a library knows the architecture of the model in a directory. See
+    `check_library_support`.
+    """
+    config = (directory / "config.json").read_bytes()
+    check_library_support(library, config, source, trust_remote_code=trust_remote_code)
 
 
-def _knows(known: frozenset[str] | None, names: Iterable[str]) -> bool:
+def knows(known: frozenset[str] | None, names: Iterable[str]) -> bool:
+    """Whether a library's names contain one of a model's; true if either are unknown."""
     names = [name for name in names if name]
     return known is None or not names or not known.isdisjoint(names)
 
 
-def _find_transformers_types() -> frozenset[str] | None:
-    return _read_names("transformers", "models/auto/*.py")
-
-
-def _read_names(package: str, pattern: str) -> frozenset[str] | None:
+def read_names(package: str, pattern: str) -> frozenset[str] | None:
     """Return the quoted names in the files of a package; None if there are fewer than
     `MIN_NAMES`.
     """
-    root = _find_root(package)
+    root = find_root(package)
     files = [] if root is None else sorted(root.glob(pattern))
     names = frozenset(
         name for file in files for name in _NAME.findall(file.read_text(encoding="utf-8"))
@@ -125,34 +111,8 @@ def _read_names(package: str, pattern: str) -> frozenset[str] | None:
     return names if len(names) >= MIN_NAMES else None
 
 
-def _find_root(package: str) -> Path | None:
+def find_root(package: str) -> Path | None:
+    """Find the directory of a package without importing it; None if it is not installed."""
     spec = find_spec(package)
     locations = None if spec is None else spec.submodule_search_locations
     return None if not locations else Path(next(iter(locations)))
-
-
-def check_architecture(
-    engine: str, directory: Path, source: str, *, trust_remote_code: bool = False
-) -> None:
-    """Raise EngineError if an engine, or the library that it runs, does not support the
-    model.
-
-    source: names the model in messages.
-    """
-    match engine:
-        case "tiny":
-            from ..engines.tiny.llama_config import read_config  # noqa: PLC0415 - numpy takes long to import
-
-            read_config(directory / "config.json")
-        case "encoder" if embeds_with_transformers(directory):
-            config = (directory / "config.json").read_bytes()
-            check_library_support(
-                "transformers", config, source, trust_remote_code=trust_remote_code
-            )
-        case "encoder":
-            from ..engines.encoder_config import read_config as read_encoder  # noqa: PLC0415 - as above
-
-            read_encoder(directory)
-        case _:
-            config = (directory / "config.json").read_bytes()
-            check_library_support(engine, config, source, trust_remote_code=trust_remote_code)

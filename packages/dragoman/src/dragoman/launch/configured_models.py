@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 
 from ..core.errors import DragomanError
+from ..hub import LastUse, record_use
 from ..pipeline.engine_backends import TokenBackend
 from ..pipeline.lora_adapters import read_adapter
 from ..pipeline.model_lifecycle import LoadProgress, ModelSlot, ModelSpec
@@ -23,29 +25,14 @@ from ..settings import (
     Settings,
     SettingsError,
     find_changed_settings,
+    state_directory,
 )
-from .engine_choice import choose_directory_engine
-from .hub_models import (
-    PreparedModel,
-    build_prepared,
-    download_prepared,
-    prepare_model,
-    resolve_paths,
-)
-from .hub_reference import find_reference
-from .in_process_engines import (
-    build_encoder,
-    build_mlx,
-    build_scripted,
-    build_tiny,
-    build_transformers,
-)
+from .hub_models import PreparedModel, download_prepared, prepare_model, resolve_paths
 from .loaded_model_log import describe_loaded
-from .local_models import check_local_model, find_model_name
 from .memory_estimate import measure_memory
-from .model_details import read_details
+from .model_check import check_local_model, check_plan
 from .model_metadata import load_configured_template, resolve_served_names
-from .model_name import ENGINES_WITH_DIRECTORY, build_unknown_message, check_model, parse_model
+from .model_plan import ModelPlan, build_unknown_message, plan_model
 from .unsupported_settings import warn_unsupported_names
 
 log = logging.getLogger(__name__)
@@ -67,9 +54,10 @@ def build_models(settings: Settings, clock: Clock, *, in_background: bool = Fals
         SettingsError: MODEL or one of its options is invalid.
     """
     if not settings.models.entries:
-        prepared = _prepare_or_raise(settings)
+        plan = _plan_or_raise(settings)
+        prepared = _prepare_or_raise(plan, settings)
         if prepared is None:
-            return Models([_build_pinned(settings, clock, in_background=in_background)])
+            return Models([_build_pinned(plan, settings, clock, in_background=in_background)])
         return Models([_build_hub_spec(ModelEntry(prepared.name, pinned=True), prepared, clock)])
     models = [
         _build_entry(entry, settings, clock, in_background=in_background)
@@ -125,19 +113,17 @@ def _build_entry(
 ) -> ServedModel | ModelSpec:
     """Build a pinned model; only check other models, which are loaded on demand."""
     entry_settings = settings.for_entry(entry)
-    try:
-        check_model(entry_settings.model)
-    except (OSError, ValueError, DragomanError) as error:
-        raise SettingsError(
-            f"models: {entry.name}: cannot serve {entry_settings.model}: {format_error(error)}"
-        ) from error
-    prepared = _prepare_or_raise(entry_settings, f"models: {entry.name}: ")
+    place = f"models: {entry.name}: "
+    plan = _plan_or_raise(entry_settings, place)
+    prepared = _prepare_or_raise(plan, entry_settings, place)
     if entry.pinned and prepared is None:
-        return _build_pinned(entry_settings, clock, in_background=in_background)
+        return _build_pinned(plan, entry_settings, clock, in_background=in_background)
     if entry.memory is not None:
         memory = entry.memory
     else:
-        memory = measure_memory(entry_settings) if prepared is None else prepared.plan.weights_size
+        memory = (
+            measure_memory(plan, entry_settings) if prepared is None else prepared.plan.weights_size
+        )
     if settings.model_memory_limit is not None and memory > settings.model_memory_limit:
         raise SettingsError(
             f"models: {entry.name}: needs {memory} bytes for weights and KV cache, more than "
@@ -147,7 +133,7 @@ def _build_entry(
         return _build_hub_spec(entry, prepared, clock, memory)
     return ModelSpec(
         entry.name,
-        lambda: build(entry_settings, clock),
+        lambda: build_planned(plan, entry_settings, clock),
         int(clock.now()),
         entry.aliases,
         entry.ttl,
@@ -155,20 +141,36 @@ def _build_entry(
     )
 
 
-def _prepare_or_raise(settings: Settings, place: str = "") -> PreparedModel | None:
-    """Choose the files and the engine of a model of a hub; None for any other model.
+def _plan_or_raise(settings: Settings, place: str = "") -> ModelPlan:
+    """Parse MODEL, and check it without loading an engine.
 
     place: prefix of error messages.
 
     Raises: SettingsError.
     """
     try:
-        parsed = find_reference(settings.model, settings.revision)
-        if parsed is None:
-            if settings.revision is not None:
-                raise ValueError("--revision is for models of a hub")
-            return None
-        prepared = prepare_model(settings, *parsed)
+        plan = plan_model(settings.model, settings.revision)
+        check_plan(plan)
+        if plan.reference is None and settings.revision is not None:
+            raise ValueError("--revision is for models of a hub")
+    except (OSError, ValueError, DragomanError) as error:
+        raise SettingsError(
+            f"{place}cannot serve {settings.model}: {format_error(error)}"
+        ) from error
+    return plan
+
+
+def _prepare_or_raise(plan: ModelPlan, settings: Settings, place: str = "") -> PreparedModel | None:
+    """Choose the files and the engine of a model of a hub; None for any other model.
+
+    place: prefix of error messages.
+
+    Raises: SettingsError.
+    """
+    if plan.reference is None:
+        return None
+    try:
+        prepared = prepare_model(settings, plan.reference, plan.engine or None)
     except (OSError, ValueError, DragomanError) as error:
         raise SettingsError(
             f"{place}cannot serve {settings.model}: {format_error(error)}"
@@ -187,7 +189,7 @@ def _build_hub_spec(
     names = prepared.settings.served_model_name
 
     def load() -> ServedModel:
-        return build_prepared(prepared, progress, lambda settings: build(settings, clock))
+        return build_prepared(prepared, progress, clock)
 
     return ModelSpec(
         names[0],
@@ -205,7 +207,7 @@ def _build_hub_spec(
 
 
 def _build_pinned(
-    settings: Settings, clock: Clock, *, in_background: bool
+    plan: ModelPlan, settings: Settings, clock: Clock, *, in_background: bool
 ) -> ServedModel | ModelSpec:
     """Build a model that stays loaded; or only check it, if it is in local files and
     loaded in the background.
@@ -213,10 +215,10 @@ def _build_pinned(
     Raises: SettingsError.
     """
     try:
-        check(settings)
-        name = find_model_name(*parse_model(settings.model)) if in_background else None
+        check_local_model(plan, settings)
+        name = plan.own_name if in_background and plan.argument else None
         if name is None:
-            return _build_checked(settings, clock)
+            return _build_checked(plan, settings, clock)
         # Loaded early only to report a wrong path at once: the build needs the template
         # last.
         load_configured_template(settings)
@@ -227,7 +229,7 @@ def _build_pinned(
     adapters = tuple(read_adapter(text).name for text in settings.lora_modules)
     return ModelSpec(
         names[0],
-        lambda: _build_for_good(lambda: _build_checked(named, clock)),
+        lambda: _build_for_good(lambda: _build_checked(plan, named, clock)),
         int(clock.now()),
         names[1],
         is_eager=True,
@@ -257,51 +259,53 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
         ValueError: MODEL or an option is invalid.
         OSError, DragomanError: the engine cannot be loaded.
     """
-    if (parsed := find_reference(settings.model, settings.revision)) is not None:
-        prepared = prepare_model(settings, *parsed)
+    plan = plan_model(settings.model, settings.revision)
+    check_plan(plan)
+    return build_planned(plan, settings, clock)
+
+
+def build_planned(plan: ModelPlan, settings: Settings, clock: Clock) -> ServedModel:
+    """Build the model of a plan. See `build`."""
+    if plan.reference is not None:
+        prepared = prepare_model(settings, plan.reference, plan.engine or None)
         progress = LoadProgress()
         download_prepared(prepared, progress)
-        return build_prepared(prepared, progress, lambda resolved: build(resolved, clock))
-    check(settings)
-    return _build_checked(settings, clock)
+        return build_prepared(prepared, progress, clock)
+    check_local_model(plan, settings)
+    return _build_checked(plan, settings, clock)
 
 
-def check(settings: Settings) -> None:
-    """Check MODEL, and a model in local files as far as possible without its weights.
+def build_prepared(prepared: PreparedModel, progress: LoadProgress, clock: Clock) -> ServedModel:
+    """Build a downloaded model, and record its use. Blocking."""
+    choice = prepared.choice
+    commit = prepared.plan.commit
+    progress.phase = "loading"
+    log.info(
+        "%s: loading commit %s with the engine %s: %s",
+        prepared.name,
+        commit,
+        choice.engine,
+        choice.reason,
+    )
+    model = build_planned(prepared.model_plan, prepared.settings, clock)
+    details = replace(model.details, reason=choice.reason, revision=commit, source=prepared.name)
+    model = replace(model, details=details)
+    use = LastUse(time.time(), choice.engine, model.max_model_len)
+    record_use(state_directory(os.environ), prepared.name, use)
+    return model
 
-    Raises:
-        ValueError, OSError, DragomanError: see `build`.
-    """
-    check_model(settings.model)
-    kind, path = parse_model(settings.model)
-    if find_reference(settings.model) is None and find_model_name(kind, path) is not None:
-        is_fallback = path == settings.model
-        check_local_model(
-            kind, path, is_fallback=is_fallback, trust_remote_code=settings.trust_remote_code
-        )
 
-
-def _build_checked(settings: Settings, clock: Clock) -> ServedModel:
+def _build_checked(plan: ModelPlan, settings: Settings, clock: Clock) -> ServedModel:
+    if plan.spec is None:
+        raise ValueError(build_unknown_message(plan))
     settings = resolve_paths(settings)
-    model = _build_by_kind(settings, clock)
-    if model is None:
-        raise ValueError(build_unknown_message(*parse_model(settings.model)))
+    model = plan.spec.build(settings, clock, plan.argument)
     if settings.lora_modules and model.adapters is None:
         raise ValueError("--lora-modules: this engine does not support adapters")
-    kind, rest = parse_model(settings.model)
-    if kind in (*ENGINES_WITH_DIRECTORY, "llamacpp"):
-        if settings.model == "tiny":
-            from ..engines.tiny import find_bundled_model  # noqa: PLC0415 - as below
-
-            path = find_bundled_model()
-            reason = "it is the embedded model"
-        elif rest == settings.model and Path(rest).is_dir():
-            path = Path(rest)
-            reason = choose_directory_engine(Path(rest)).reason
-        else:
-            path = Path(rest)
-            reason = "it is a GGUF file" if rest == settings.model else "MODEL names it"
-        model = replace(model, details=replace(read_details(path), engine=kind, reason=reason))
+    if plan.local is not None:
+        details = plan.local.format.read_details(plan.path)
+        details = replace(details, engine=plan.engine, reason=plan.reason)
+        model = replace(model, details=details)
     for line in describe_loaded(settings, model):
         log.info("%s: %s", model.name, line)
     return add_queues(model, settings)
@@ -317,42 +321,3 @@ def add_queues(model: ServedModel, settings: Settings) -> ServedModel:
         max_requests, max_tokens, slots=slots, limits_concurrency=not has_own_queue
     )
     return replace(model, queue=queue, encoding_queue=RequestQueue(max_requests, max_tokens))
-
-
-def _build_by_kind(settings: Settings, clock: Clock) -> ServedModel | None:  # noqa: PLR0911 - a table
-    """Build the model by kind; None if there is no such engine.
-
-    Engines are imported here, since some take seconds to import.
-    """
-    kind, rest = parse_model(settings.model)
-    match kind:
-        case "scripted":
-            return build_scripted(settings, clock, rest)
-        case "upstream":
-            from .upstream import build_upstream  # noqa: PLC0415 - see above
-
-            return build_upstream(settings, clock, rest)
-        case "tiny" if rest or settings.model == "tiny":
-            return build_tiny(settings, clock, rest)
-        case "transformers" if rest:
-            return build_transformers(settings, clock, rest)
-        case "mlx" if rest:
-            return build_mlx(settings, clock, rest)
-        case "encoder" if rest:
-            return build_encoder(settings, clock, Path(rest))
-        case "llamacpp" if rest:
-            from .llamacpp import build_llamacpp  # noqa: PLC0415 - see above
-
-            return build_llamacpp(settings, clock, rest)
-        case "vllm" if rest:
-            from .vllm import build_vllm  # noqa: PLC0415 - see above
-
-            return build_vllm(settings, clock, rest)
-        case "python" if rest:
-            from .plugin import build_python  # noqa: PLC0415 - see above
-
-            return build_python(settings, clock, rest)
-        case _:
-            from .plugin import build_installed  # noqa: PLC0415 - see above
-
-            return build_installed(settings, clock, kind, rest)

@@ -1,65 +1,161 @@
-"""What an installed package declares about an engine that it adds.
+"""What a package declares about an engine: its name, its settings, the models that it
+accepts and how to build one.
 
-The package registers an `EngineSpec` in the entry point group `dragoman.engines`, under
-the name that MODEL begins with.
+The package registers an `EngineSpec` in the entry point group `dragoman.engine_specs`,
+under the engine's name, as this package does for its own engines. The module is light:
+every command loads the specs of all installed engines.
 """
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Sequence
-from importlib.metadata import entry_points
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from ..pipeline.served_model import ServedModel
-from ..serving.clock import Clock
-from ..settings import Settings
-from .ports import ServerPorts
+from ..settings.engine_settings import EngineDeclaration
+from .model_format import ModelFormat
 
-ENGINES = "dragoman.engines"
-"""The entry point group in which packages register engines."""
+if TYPE_CHECKING:
+    import ssl
+
+    from ..pipeline.served_model import ServedModel
+    from ..serving.clock import Clock
+    from ..settings import Settings
+    from .front_end import FrontEnd
+    from .ports import ServerPorts
+
+FACTORIES = "dragoman.engines"
+"""The entry point group in which packages register functions that create engines without
+settings of their own; see `plugin`.
+"""
 
 
-class EngineSpec(Struct, frozen=True, kw_only=True):
-    """An engine of an installed package.
+class ModelConfig(Struct, frozen=True):
+    """What a model's files say about it, before an engine is chosen.
 
     Attributes:
-        build: Builds the model from the settings, the clock and MODEL's argument. It
-            may raise ValueError, OSError and DragomanError.
+        architectures: The classes that config.json names, of the transformers library.
+        is_quantized: Whether config.json has the `quantization` of mlx-lm.
+        is_embedder: Whether modules.json declares that the model embeds texts.
+        weights: Bytes of its weights.
+    """
+
+    architectures: tuple[str, ...] = ()
+    is_quantized: bool = False
+    is_embedder: bool = False
+    weights: int = 0
+
+    @property
+    def architecture(self) -> str:
+        """The model's class, for messages."""
+        return self.architectures[0] if self.architectures else "a model without an architecture"
+
+    @property
+    def generates_text(self) -> bool:
+        """Whether the model has a head that generates text: the name of its class says
+        what its head is for.
+        """
+        return any(
+            "ForCausalLM" in name or "ForConditionalGeneration" in name
+            for name in self.architectures
+        )
+
+
+class Acceptance(Struct, frozen=True):
+    """An engine's offer to run a model that MODEL names without an engine.
+
+    Attributes:
+        rank: The installed engine with the lowest rank runs the model.
+        reason: Why it is chosen.
+        is_only: Whether no other engine runs the model, so that the engine is chosen
+            even if it is not installed.
+        problem: Why it cannot run the model on this machine; it is reported if the
+            engine is chosen.
+    """
+
+    rank: int
+    reason: str
+    is_only: bool = False
+    problem: str | None = None
+
+
+class LocalModels(Struct, frozen=True, kw_only=True):
+    """How an engine loads models from files.
+
+    Attributes:
+        format: The format of the files.
+        accepts: Says whether the engine runs a model in the format; None if it runs
+            all. Installed libraries do not matter.
+        check_architecture: Raises EngineError if the engine does not support the
+            architecture. Arguments: the directory, the model's name in messages,
+            whether code of the model is trusted.
+        reads_file: Whether the engine reads a file of a hub's model that is neither
+            weights nor a tokenizer.
+        find_bundled: Finds the model that the engine loads if MODEL is only its name.
+        measure_kv_cache: Returns the bytes of main memory that the KV cache may take.
+        describe_device: Describes the device that it computes on, for the log.
+        dtype: The data type that it always computes in; None if it has several.
+        build_front_end: Builds the model of a process that shares the engine with
+            others. Arguments: the settings, the clock, the model's path and its name.
+            None if the engine cannot have a process of its own.
+    """
+
+    format: ModelFormat
+    accepts: Callable[[ModelConfig], Acceptance | None] | None = None
+    check_architecture: Callable[[Path, str, bool], None] | None = None
+    reads_file: Callable[[str], bool] | None = None
+    find_bundled: Callable[[], Path] | None = None
+    measure_kv_cache: Callable[[Settings, Path], int] | None = None
+    describe_device: Callable[[Settings], str] | None = None
+    dtype: str | None = None
+    build_front_end: Callable[[Settings, Clock, Path, str, FrontEnd], ServedModel] | None = None
+
+
+class EngineSpec(EngineDeclaration, frozen=True, kw_only=True):
+    """An engine. See also `EngineDeclaration`.
+
+    Attributes:
+        build: Builds the model from the settings, the clock and MODEL's argument, the
+            text after the engine's name. It may raise ValueError, OSError and
+            DragomanError.
+        aliases: Further names of the engine in MODEL.
+        needs_argument: Whether MODEL must have more than the engine's name.
+        claims: Returns the argument of a MODEL that is for this engine though it does
+            not name it; None for any other.
         check: Checks MODEL's argument without loading anything. It may raise
-            ValueError.
-        simulates: What it simulates, such as `vLLM 0.33.0`, for the greeting.
-        api_profile: The response format if the settings do not set it.
+            ValueError. Paths of `local` models are checked in any case.
+        local: How it loads models from files; None if its models are not in files.
+        requires: Modules of the libraries that it needs.
+        install: What installs them with pip.
         is_replicable: Whether each worker process can run one: it uses no accelerator
             and little memory.
+        workers_advice: What to do instead of serving it with several processes; None
+            for the usual advice.
+        simulates: What it simulates, such as `vLLM 0.33.0`, for the greeting.
+        api_profile: The response format if the settings do not set it.
         expand_instances: Makes the settings of each server from those with `instances`,
             for an engine of which a process can run several. It may raise ValueError.
         build_ports: Builds the ports of the servers, for an engine that controls them.
     """
 
     build: Callable[[Settings, Clock, str], ServedModel]
+    aliases: tuple[str, ...] = ()
+    needs_argument: bool = False
+    claims: Callable[[str], str | None] | None = None
     check: Callable[[str], None] | None = None
+    local: LocalModels | None = None
+    requires: tuple[str, ...] = ()
+    install: str = ""
+    is_replicable: bool = False
+    workers_advice: Callable[[str], str] | None = None
     simulates: str | None = None
     api_profile: Literal["openai", "vllm"] = "openai"
-    is_replicable: bool = False
     expand_instances: Callable[[Settings], list[Settings]] | None = None
     build_ports: Callable[[Sequence[Settings], ssl.SSLContext | None], ServerPorts] | None = None
 
-
-def load_entry_point(group: str, name: str) -> Any:  # noqa: ANN401 - what a package registered
-    """Load the object that a package registered under this name; None if there is none."""
-    entry_point = next(iter(entry_points(group=group, name=name)), None)
-    return None if entry_point is None else entry_point.load()
-
-
-def find_engine_spec(name: str) -> EngineSpec | None:
-    """Find the spec of an engine; None for our own engines and for plain factories."""
-    registered = load_entry_point(ENGINES, name)
-    return registered if isinstance(registered, EngineSpec) else None
-
-
-def find_spec_of_model(settings: Settings) -> EngineSpec | None:
-    """Find the spec of the engine that MODEL names."""
-    return find_engine_spec(settings.model.partition(":")[0])
+    @property
+    def is_shareable(self) -> bool:
+        """Whether the engine can have a process that several front ends share."""
+        return self.local is not None and self.local.build_front_end is not None

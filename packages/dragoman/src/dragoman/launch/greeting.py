@@ -11,7 +11,7 @@ from ..core.encoder_requests import EncodingTask
 from ..pipeline.engine_backends import EmbedderBackend, ScorerBackend, TextEncoderBackend
 from ..pipeline.model_registry import Models
 from ..settings import Settings
-from .engine_spec import find_spec_of_model
+from .engine_registry import find_spec_of_model
 from .server_assembly import AssembledServer, serves_ui
 from .store_builder import find_store_file
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -21,15 +20,11 @@ from ..pipeline.model_registry import Models
 from ..pipeline.served_model import ModelDetails, ServedModel
 from ..serving.clock import Clock
 from ..settings import Settings
-from .configured_models import DEFAULT_SLOTS, add_queues, build
-from .hub_models import build_prepared, download_prepared, prepare_model
-from .hub_reference import find_reference
+from .configured_models import DEFAULT_SLOTS, add_queues, build_planned, build_prepared
+from .front_end import FrontEnd
+from .hub_models import download_prepared, prepare_model
 from .loaded_model_log import HasKvCapacity
-from .model_builder import build_token_model
-from .model_name import parse_model
-
-HOSTED = ("tiny", "transformers", "mlx", "llamacpp")
-"""Engines that can have a process of their own."""
+from .model_plan import ModelPlan, plan_model
 
 
 class HostedModel(Struct, frozen=True):
@@ -68,33 +63,34 @@ def load_hosted_model(settings: Settings, clock: Clock) -> tuple[HostedEngine, H
     """Load a model for the engine process. Blocking. Raises ValueError, OSError,
     DragomanError.
     """
-    if (parsed := find_reference(settings.model, settings.revision)) is not None:
-        prepared = prepare_model(settings, *parsed)
-        progress = LoadProgress()
-        _check_kind(prepared.settings.model)
-        download_prepared(prepared, progress)
+    plan = plan_model(settings.model, settings.revision)
+    if plan.reference is not None:
+        prepared = prepare_model(settings, plan.reference, plan.engine or None)
         settings = prepared.settings
-        model = build_prepared(prepared, progress, lambda resolved: build(resolved, clock))
+        plan = prepared.model_plan
+        progress = LoadProgress()
+        _check_shareable(plan)
+        download_prepared(prepared, progress)
+        model = build_prepared(prepared, progress, clock)
     else:
-        _check_kind(settings.model)
-        model = build(settings, clock)
+        _check_shareable(plan)
+        model = build_planned(plan, settings, clock)
     hosted = host_model(model)
     return hosted, HostedModel(
         hosted.describe(), settings.model, settings.served_model_name, model.details
     )
 
 
-def _check_kind(model: str) -> None:
-    kind, _ = parse_model(model)
-    if kind == "encoder":
+def _check_shareable(plan: ModelPlan) -> None:
+    if plan.spec is None or plan.spec.is_shareable:
+        return
+    name = plan.engine
+    if plan.spec.is_replicable and plan.local is not None:
         raise ValueError(
-            "an encoder is not shared by several front ends: as `encoder:NAME` each worker has "
-            "its own"
+            f"the engine `{name}` is not shared by several front ends: as `{name}:NAME` each "
+            f"worker has its own"
         )
-    if kind not in HOSTED:
-        raise ValueError(
-            f"the engine `{kind}` cannot run in a process that several front ends share"
-        )
+    raise ValueError(f"the engine `{name}` cannot run in a process that several front ends share")
 
 
 def host_model(model: ServedModel) -> HostedEngine:
@@ -165,33 +161,16 @@ def build_front_end_model(
             Adapter(*entry) for entry in entries
         )
     cache = client if description.has_cache else None
-    kind, rest = parse_model(settings.model)
-    if kind == "llamacpp":
-        from .llamacpp import build_gguf_model, load_gguf_parts  # noqa: PLC0415 - numpy takes long to import
-
-        parts = load_gguf_parts(settings, rest)
-        model = build_gguf_model(
-            settings, clock, parts, client, max_model_len=client.max_model_len, cache=cache
-        )
-    else:
-        directory = Path(rest)
-        if kind == "tiny" and not rest:
-            from ..engines.tiny import find_bundled_model  # noqa: PLC0415 - numpy takes long to import
-
-            directory = find_bundled_model()
-        model = build_token_model(
-            settings,
-            clock,
-            directory,
-            client,
-            own_name="tiny" if not rest else directory.resolve().name,
-            max_model_len=client.max_model_len,
-            embedder=client.embedder,
-            cache=cache,
-            control=client.control if description.has_control else None,
-            trainable=client.control if description.is_trainable else None,
-            adapters=adapters,
-        )
+    plan = plan_model(settings.model)
+    if plan.local is None or plan.local.build_front_end is None or plan.own_name is None:
+        raise ValueError(f"the engine `{plan.engine}` cannot be shared by several front ends")
+    model = plan.local.build_front_end(
+        settings,
+        clock,
+        plan.path,
+        plan.own_name,
+        FrontEnd(client, description, cache, adapters),
+    )
     # Each front end sends at most its share of the engine's concurrency; it queues
     # further requests, fairly by key.
     slots = -(-(settings.max_num_seqs or DEFAULT_SLOTS) // count)

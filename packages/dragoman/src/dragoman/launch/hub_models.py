@@ -9,12 +9,9 @@ hub.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
-import os
 import sys
 import threading
-import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,7 +29,6 @@ from ..hub import (
     DownloadEvent,
     DownloadPlan,
     HubError,
-    LastUse,
     ModelReference,
     Repository,
     RepositoryFile,
@@ -43,7 +39,6 @@ from ..hub import (
     format_bytes,
     is_adapter,
     open_repository,
-    record_use,
     select_adapter_files,
     select_gguf_files,
     select_tokenizer_files,
@@ -53,18 +48,19 @@ from ..hub import (
 from ..hub.file_selection import INDEX
 from ..pipeline.lora_adapters import read_adapter
 from ..pipeline.model_lifecycle import LoadProgress
-from ..pipeline.served_model import ServedModel
-from ..settings import Settings, state_directory
-from .architecture_check import check_architecture
-from .engine_choice import EngineChoice, check_engine_installed, choose_engine
+from ..settings import Settings
+from .engine_choice import (
+    EngineChoice,
+    check_engine_installed,
+    choose_engine,
+    read_model_config,
+)
+from .engine_registry import find_engine, find_engine_of_format
 from .hub_reference import find_reference
+from .model_plan import NAMED, ModelPlan
 
 log = logging.getLogger(__name__)
 
-_EMBEDDING_FILES = frozenset(
-    {"modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"}
-)
-"""Files of sentence-transformers that say how a model embeds texts."""
 STEP_PERCENT = 10
 """Progress between two lines, where there is no progress bar."""
 
@@ -123,12 +119,25 @@ class PreparedModel(Struct, frozen=True):
     settings: the settings with the path of the downloaded files instead of the
         reference.
     choice: the engine, and why it was chosen.
+    plan: the files to download.
     """
 
     name: str
     settings: Settings
     choice: EngineChoice
     plan: DownloadPlan
+
+    @property
+    def model_plan(self) -> ModelPlan:
+        """The plan of the downloaded model."""
+        engine = self.choice.engine
+        return ModelPlan(
+            self.settings.model,
+            engine,
+            str(self.plan.target),
+            find_engine(engine),
+            reason=self.choice.reason,
+        )
 
 
 def prepare_pull(
@@ -153,8 +162,8 @@ def prepare_pull(
 def prepare_model(
     settings: Settings, reference: ModelReference, engine: str | None
 ) -> PreparedModel:
-    """Choose the files and the engine of a model. Blocking; without requests if all
-    files are in the cache.
+    """Choose the files and the engine of a model of a hub. Blocking; without requests if
+    all files are in the cache.
 
     engine: the engine that MODEL names; None chooses one.
 
@@ -208,14 +217,14 @@ def _prepare(
     is_gguf = bool(find_gguf_models(repository.files)) and (
         reference.quantization is not None or not has_safetensors
     )
-    if engine == "llamacpp" or (engine is None and is_gguf):
-        choice = EngineChoice(
-            "llamacpp", "it is a GGUF file" if engine is None else "MODEL names it"
-        )
+    named = None if engine is None else find_engine(engine)
+    loader = find_engine_of_format("gguf") if is_gguf and named is None else named
+    if loader is not None and loader.local is not None and loader.local.format.name == "gguf":
+        choice = EngineChoice(loader.name, "it is a GGUF file" if engine is None else NAMED)
         model, projector = select_gguf_files(
             reference.repository, repository.files, reference.quantization
         )
-        if settings.mmproj is not None:
+        if settings.get("mmproj") is not None:
             projector = None
         plan = DownloadPlan(
             repository.id,
@@ -230,9 +239,10 @@ def _prepare(
         )
     else:
         plan, choice = _plan_safetensors(settings, reference, engine, repository)
-    if choice.engine:
+    chosen = find_engine(choice.engine)
+    if chosen is not None:
         try:
-            check_engine_installed(choice.engine, reference.repository)
+            check_engine_installed(chosen, reference.repository)
         except ValueError as error:
             choice = EngineChoice("", str(error))
     # It may contain names of the repository.
@@ -244,9 +254,9 @@ def _prepare(
         "served_model_name": settings.served_model_name or (reference.name,),
         "revision": None,
     }
-    if plan.projector is not None and settings.mmproj is None:
+    if plan.projector is not None and settings.get("mmproj") is None:
         changed["mmproj"] = str(plan.directory / plan.projector)
-    return PreparedModel(reference.name, msgspec.structs.replace(settings, **changed), choice, plan)
+    return PreparedModel(reference.name, settings.replace(**changed), choice, plan)
 
 
 def _plan_safetensors(
@@ -278,28 +288,32 @@ def _plan_safetensors(
         hub=repository.hub,
     )
     if engine is not None:
-        choice = EngineChoice(engine, "MODEL names it")
+        choice = EngineChoice(engine, NAMED)
     else:
         try:
             choice = choose_engine(
-                config,
-                f"{reference.repository}: config.json",
-                plan.weights_size,
-                repository.read("modules.json"),
+                read_model_config(
+                    config,
+                    f"{reference.repository}: config.json",
+                    plan.weights_size,
+                    repository.read("modules.json"),
+                )
             )
         except ValueError as error:
             choice = EngineChoice("", str(error))
+    chosen = find_engine(choice.engine)
+    local = None if chosen is None else chosen.local
     # Reading downloads the files into the cache, where the engine looks for pooling and
     # normalization.
-    if choice.engine == "encoder":
+    if local is not None and local.reads_file is not None:
         for file in repository.files:
-            if file.path in _EMBEDDING_FILES or file.path.endswith("/config.json"):
+            if local.reads_file(file.path):
                 repository.read(file.path)
-    trusted = settings.trust_remote_code
     try:
-        check_architecture(
-            choice.engine, repository.directory, reference.repository, trust_remote_code=trusted
-        )
+        if local is not None and local.check_architecture is not None:
+            local.check_architecture(
+                repository.directory, reference.repository, settings.trust_remote_code
+            )
     except EngineError as error:
         choice = EngineChoice("", str(error))
     if choice.engine and not any(file.path == "tokenizer.json" for file in files):
@@ -346,33 +360,6 @@ def download_prepared(prepared: PreparedModel, progress: LoadProgress) -> None:
         raise EngineError(
             f"the download of {prepared.name} was cancelled; it continues at the next start"
         ) from None
-
-
-def build_prepared(
-    prepared: PreparedModel, progress: LoadProgress, build: Callable[[Settings], ServedModel]
-) -> ServedModel:
-    """Build a downloaded model, and record its use. Blocking.
-
-    build: builds a model from settings with a path.
-    """
-    choice = prepared.choice
-    commit = prepared.plan.commit
-    progress.phase = "loading"
-    log.info(
-        "%s: loading commit %s with the engine %s: %s",
-        prepared.name,
-        commit,
-        choice.engine,
-        choice.reason,
-    )
-    model = build(prepared.settings)
-    details = dataclasses.replace(
-        model.details, reason=choice.reason, revision=commit, source=prepared.name
-    )
-    model = dataclasses.replace(model, details=details)
-    use = LastUse(time.time(), choice.engine, model.max_model_len)
-    record_use(state_directory(os.environ), prepared.name, use)
-    return model
 
 
 def resolve_paths(settings: Settings) -> Settings:

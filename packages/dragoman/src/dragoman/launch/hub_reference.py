@@ -13,15 +13,12 @@ from ..hub import (
     looks_like_repository,
     parse_reference,
 )
+from .engine_registry import find_engine
 
 _HOSTS = ("https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/")
 """Prefixes of a model's name in URLs of the hub, and in Ollama's names of the hub's
 models.
 """
-
-
-ENGINES_WITH_REPOSITORY = ("transformers", "vllm", "mlx", "encoder", "tiny", "llamacpp")
-"""Engines that run models of a hub, as in `transformers:org/name`."""
 
 
 def find_reference(
@@ -44,7 +41,7 @@ def find_reference(
         return parse_reference(name.removeprefix("//"), revision), None
     if kind == "modelscope" and name:
         return msgspec.structs.replace(parse_reference(name, revision), hub="modelscope"), None
-    engine = "llamacpp" if kind == "gguf" else kind
-    if engine in ENGINES_WITH_REPOSITORY and name:
-        return (parse_reference(name, revision), engine) if looks_like_repository(name) else None
+    spec = find_engine(kind)
+    if spec is not None and spec.local is not None and name:
+        return (parse_reference(name, revision), spec.name) if looks_like_repository(name) else None
     return (parse_reference(model, revision), None) if looks_like_repository(model) else None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from ..hub import format_bytes
 from ..parsers import registry
 from ..pipeline.engine_backends import TokenBackend
-from ..pipeline.served_model import ModelDetails, ServedModel
+from ..pipeline.served_model import ServedModel
 from ..settings import Settings
+from .engine_registry import find_engine
+from .engine_spec import LocalModels
 
 
 @runtime_checkable
@@ -27,16 +28,18 @@ def describe_loaded(settings: Settings, model: ServedModel) -> list[str]:
     engine = model.backend.engine
     if details.engine is None:
         return []
+    spec = find_engine(details.engine)
+    local = None if spec is None else spec.local
     weights = [
         f"engine {details.engine} ({details.reason})",
-        f"device {_find_device(settings, details)}",
+        f"device {_find_device(settings, local)}",
     ]
     if details.quantization is not None:
         weights.append(f"quantization {details.quantization}")
     if details.dtype is not None:
         weights.append(f"weights in {details.dtype}")
-    if details.engine in ("tiny", "encoder"):
-        weights.append("computed in float32")
+    if local is not None and local.dtype is not None:
+        weights.append(f"computed in {local.dtype}")
     elif settings.dtype != "auto":
         weights.append(f"computed in {settings.dtype}")
     if details.parameters is not None:
@@ -53,33 +56,10 @@ def describe_loaded(settings: Settings, model: ServedModel) -> list[str]:
     return [", ".join(weights), context, *_describe_formats(settings, model)]
 
 
-def _find_device(settings: Settings, details: ModelDetails) -> str:
-    match details.engine:
-        case "tiny" | "encoder":
-            return "cpu"
-        case "transformers" if settings.device == "auto":
-            # The engine has imported torch. An import here would take seconds in a
-            # process that has not.
-            torch: Any = sys.modules["torch"]
-            return (
-                "cuda"
-                if torch.cuda.is_available()
-                else "mps"
-                if torch.backends.mps.is_available()
-                else "cpu"
-            )
-        case "transformers":
-            return settings.device
-        case "llamacpp" if settings.gpu_layers == 0:
-            return "cpu"
-        case "llamacpp":
-            return (
-                "chosen by llama.cpp"
-                if settings.gpu_layers < 0
-                else f"gpu for {settings.gpu_layers} layers"
-            )
-        case _:
-            return "chosen by the library"
+def _find_device(settings: Settings, local: LocalModels | None) -> str:
+    if local is None or local.describe_device is None:
+        return "chosen by the library"
+    return local.describe_device(settings)
 
 
 def _describe_formats(settings: Settings, model: ServedModel) -> Iterator[str]:

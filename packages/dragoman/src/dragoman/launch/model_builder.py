@@ -54,18 +54,21 @@ def build_engine_limits(settings: Settings) -> EngineLimits:
     )
 
 
-def build_block_files(settings: Settings, directory: Path, library: str) -> BlockFiles | None:
+def build_block_files(
+    settings: Settings, directory: Path, library: str, device: str = "auto"
+) -> BlockFiles | None:
     """Return the place where an engine stores offloaded KV blocks; None if that is
     disabled.
 
     library: the distribution that computes the blocks; its version is part of the
         fingerprint.
+    device: the device that computes them.
     """
     if settings.kv_offloading_dir is None:
         return None
     files = [*directory.glob("*.safetensors"), *directory.glob("*.json")]
     name = compute_fingerprint(
-        files, library, version(library), settings.dtype, settings.device, str(BLOCK_SIZE)
+        files, library, version(library), settings.dtype, device, str(BLOCK_SIZE)
     )
     return BlockFiles(
         Path(settings.kv_offloading_dir).expanduser() / name, settings.kv_offloading_bytes

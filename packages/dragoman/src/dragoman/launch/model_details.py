@@ -1,16 +1,13 @@
-"""Details of a model's files, read from their headers without the weights."""
+"""Details of a model directory, read from the headers of its files without the weights."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 
 import msgspec
 
-from ..core.errors import EngineError
-from ..hub import RepositoryFile, find_gguf_models
 from ..pipeline.served_model import ModelDetails
 
 MAX_HEADER_BYTES = 100_000_000
@@ -19,34 +16,6 @@ MAX_HEADER_BYTES = 100_000_000
 
 _KV_BYTES = 2
 """Bytes of a number in the KV cache, in float16 or bfloat16."""
-
-
-_FILE_TYPES = {
-    **{
-        1: "F16",
-        2: "Q4_0",
-        3: "Q4_1",
-        7: "Q8_0",
-        8: "Q5_0",
-        9: "Q5_1",
-        10: "Q2_K",
-        11: "Q3_K_S",
-        12: "Q3_K_M",
-    },
-    **{
-        13: "Q3_K_L",
-        14: "Q4_K_S",
-        15: "Q4_K_M",
-        16: "Q5_K_S",
-        17: "Q5_K_M",
-        18: "Q6_K",
-        25: "IQ4_NL",
-    },
-    **{30: "IQ4_XS", 32: "BF16", 38: "MXFP4"},
-}
-"""llama.cpp's `llama_ftype` of common quantizations, for files whose name does not
-state it.
-"""
 
 
 class _Quantization(msgspec.Struct):
@@ -70,17 +39,19 @@ class _Config(_Text):
     text_config: _Text | None = None
 
 
+class _Length(msgspec.Struct):
+    max_position_embeddings: int | None = None
+
+
 class _Tensor(msgspec.Struct):
     dtype: str
     shape: tuple[int, ...]
 
 
 def read_details(path: Path) -> ModelDetails:
-    """Read the details of a model directory or a GGUF file. Details that cannot be read
-    are None: they are optional.
+    """Read the details of a model directory. Details that cannot be read are None: they
+    are optional.
     """
-    if path.suffix == ".gguf":
-        return _read_gguf(path)
     parameters = 0
     dtypes = Counter[str]()
     files = sorted(path.glob("*.safetensors"))
@@ -141,24 +112,12 @@ def _describe_quantization(config: _Config) -> str | None:
     return " ".join(word for word in (quantization.quant_method, bits) if word) or None
 
 
-def _read_gguf(path: Path) -> ModelDetails:
-    from ..engines.llamacpp.gguf_metadata import count_parameters, find_parts, read_metadata  # noqa: PLC0415 - numpy takes long to import
-    from ..engines.llamacpp.gguf_settings import compute_bytes_per_token  # noqa: PLC0415 - numpy takes long to import
-
-    size = sum(part.stat().st_size for part in find_parts(path) if part.exists())
-    models = find_gguf_models([RepositoryFile(path.name, size)])
-    named = models[0].quantization if models else ""
-    details = ModelDetails(source=str(path), format="gguf", quantization=named or None, size=size)
+def read_context(path: Path) -> int | None:
+    """Read the longest context of a model directory, in tokens; None if unknown. Raises
+    OSError.
+    """
     try:
-        metadata = read_metadata(path)
-        parameters = count_parameters(path)
-    except EngineError:
-        return details
-    return replace(
-        details,
-        family=metadata.architecture,
-        quantization=named or _FILE_TYPES.get(metadata.get_number("general.file_type") or 0),
-        parameters=parameters,
-        trained_length=metadata.get_number(metadata.build_architecture_key("context_length")),
-        kv_bytes_per_token=compute_bytes_per_token(metadata),
-    )
+        config = msgspec.json.decode((path / "config.json").read_bytes(), type=_Length)
+    except msgspec.DecodeError:
+        return None
+    return config.max_position_embeddings

@@ -15,6 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from dragoman_cli.entry_points import load_entry_point
+
 from ..core.engine import Engine, HasContextLength
 from ..core.errors import DragomanError
 from ..core.token_engine import TokenEngine
@@ -26,7 +28,7 @@ from ..pipeline.served_model import ServedModel
 from ..prompts.hf_tokenizer import load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
-from .engine_spec import ENGINES, EngineSpec, load_entry_point
+from .engine_spec import FACTORIES
 from .model_builder import build_token_model
 from .model_metadata import resolve_served_names
 
@@ -92,16 +94,10 @@ class UnsupportedEngineError(ValueError):
     """
 
 
-def build_installed(
-    settings: Settings, clock: Clock, name: str, argument: str
-) -> ServedModel | None:
-    """Build a model with the engine that an installed package registers under this
-    name; None if there is none.
-    """
-    factory = load_entry_point(ENGINES, name)
-    if isinstance(factory, EngineSpec):
-        return factory.build(settings, clock, argument)
-    return None if factory is None else _build_model(factory, settings, clock, name, argument)
+def build_registered(settings: Settings, clock: Clock, name: str, argument: str) -> ServedModel:
+    """Build a model with the factory that an installed package registers under this name."""
+    factory = load_entry_point(FACTORIES, name)
+    return _build_model(factory, settings, clock, name, argument)
 
 
 def build_python(settings: Settings, clock: Clock, path: str) -> ServedModel:

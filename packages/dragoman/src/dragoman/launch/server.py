@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from ..serving.clock import SystemClock
 from ..settings import Settings, SettingsError
-from .engine_spec import find_spec_of_model
+from .engine_registry import find_spec_of_model
 from .graceful_shutdown import Server, ShutdownConfig
 from .greeting import print_greetings
 from .listener import SocketFile

@@ -24,7 +24,7 @@ from ..settings import ServingSettings, Settings, SettingsError, is_loopback
 from ..store import Store
 from ..tenants.limits_store import LimitsStore
 from .configured_models import build_models_in_background
-from .engine_spec import find_spec_of_model
+from .engine_registry import find_spec_of_model
 from .hub_models import HubPuller
 from .limits_store import build_counters, build_limits_store, check_limits_store
 from .logs import build_telemetry

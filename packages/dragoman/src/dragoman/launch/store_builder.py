@@ -6,9 +6,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from dragoman_cli.entry_points import load_entry_point
+
 from ..settings import Settings, SettingsError, state_directory
 from ..store import Bounds, MemoryStore, SqliteStore, Store, StoreUnavailable
-from .engine_spec import load_entry_point
 from .plugin import STORES
 
 

@@ -11,7 +11,7 @@ from ..settings import (
     describe_unsupported,
     find_changed_settings,
 )
-from .model_name import parse_model
+from .model_plan import plan_model
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def warn_unsupported(settings: Settings) -> None:
 
 def _parse_kind(model: str) -> str:
     try:
-        return parse_model(model)[0]
+        return plan_model(model).engine
     except ValueError as error:
         raise SettingsError(f"cannot serve {model}: {error}") from error
 

@@ -7,9 +7,7 @@ import re
 from collections.abc import Mapping
 
 from .definition import Settings
-from .fields import (
-    FIELDS_BY_NAME,
-)
+from .fields import SUPPORTED_BY
 from .option import SettingsError
 
 
@@ -28,7 +26,7 @@ def check_combinations(settings: Settings, origins: Mapping[str, str]) -> None:
         origin = origins["instances"]
         overrides = (pair for instance in settings.instances.items for pair in instance.overrides)
         models = [settings.model, *(value for name, value in overrides if name == "model")]
-        supporting = FIELDS_BY_NAME["instances"].option.engines
+        supporting = SUPPORTED_BY.get("instances", ())
         engines = (model.partition(":")[0] for model in models)
         if settings.models.entries or any(engine not in supporting for engine in engines):
             raise SettingsError(f"{origin}: only `sim` can run several instances")

@@ -1,8 +1,8 @@
 """The settings of the server, each defined once with its type, default, bounds and help
 text.
 
-The settings of the HTTP API are in `serving`, those of the simulator in `simulator`.
-`sources` reads the values.
+The settings of the HTTP API are in `serving`; each engine has its own ones beside its
+`EngineSpec`. `sources` reads the values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from .engine_settings import load_engine_settings
-from .option import BATCHING_ENGINES, MIB, PARSING_ENGINES, SCHEDULING_ENGINES, VLLM_ENGINES, Option
+from .option import MIB, Option
 from .sections import GenerationConfig, ModelEntries, ModelEntry, RaySettings
 from .vllm import VllmSettings
 
@@ -68,7 +68,6 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
         Option(
             "Model",
             "Jinja chat template, as a path or inline, instead of the model's own.",
-            engines=SCHEDULING_ENGINES,
         ),
     ] = None
     trust_request_chat_template: Annotated[
@@ -76,7 +75,6 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
         Option(
             "Model",
             "Accept chat templates in requests. They run in a sandbox.",
-            engines=SCHEDULING_ENGINES,
         ),
     ] = False
     tool_call_parser: Annotated[
@@ -84,7 +82,6 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
         Option(
             "Model",
             "Parser for the model's tool calls. By default detected from the chat template.",
-            engines=PARSING_ENGINES,
         ),
     ] = None
     reasoning_parser: Annotated[
@@ -92,7 +89,6 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
         Option(
             "Model",
             "Parser for the model's reasoning. By default detected from the chat template.",
-            engines=PARSING_ENGINES,
         ),
     ] = None
     override_generation_config: Annotated[
@@ -101,7 +97,6 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
             "Model",
             "Default sampling parameters, as JSON: '{\"temperature\": 0.2}'.",
             metavar="JSON",
-            engines=PARSING_ENGINES,
         ),
     ] = GenerationConfig()
     dtype: Annotated[
@@ -111,49 +106,8 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
             "Data type for model weights and activations (torch, mlx) or for the KV cache "
             "(llama.cpp); `auto` "
             "uses the checkpoint's, or float16 for llama.cpp.",
-            engines=("transformers", "mlx", "llamacpp", "vllm"),
         ),
     ] = "auto"
-    device: Annotated[
-        str,
-        Option(
-            "Model",
-            "Device for torch: `cpu`, `cuda`, `cuda:1` or `mps`; `auto` uses an accelerator if "
-            "there is one.",
-            engines=("transformers",),
-        ),
-    ] = "auto"
-    gpu_layers: Annotated[
-        int,
-        Option(
-            "Model",
-            "Number of layers that llama.cpp offloads to the GPU; -1 lets llama.cpp decide.",
-            minimum=-1,
-            maximum=100000,
-            engines=("llamacpp",),
-        ),
-    ] = -1
-    deterministic: Annotated[
-        bool,
-        Option(
-            "Model",
-            "Run llama.cpp without flash attention on a CPU: slower, but concurrent requests "
-            "change logits only in the "
-            "last digits.",
-            engines=("llamacpp",),
-        ),
-    ] = False
-    mmproj: Annotated[
-        str | None,
-        Option(
-            "Model",
-            "GGUF file with the multimodal projector, for llama.cpp. By default the only "
-            "`mmproj*.gguf` file "
-            "next to the model; `none` disables image input.",
-            metavar="FILE",
-            engines=("llamacpp",),
-        ),
-    ] = None
     threads: Annotated[
         int | None,
         Option(
@@ -163,140 +117,23 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
             "and `encoder`.",
             minimum=1,
             maximum=1024,
-            engines=("tiny", "encoder", "transformers", "llamacpp"),
         ),
     ] = None
-    quantization: Annotated[
-        Literal["bitsandbytes", "torchao"] | None,
-        Option(
-            "Model",
-            "Quantize the weights of a transformers model at load time: 4-bit NF4 "
-            "(`bitsandbytes`) or 8-bit "
-            "(`torchao`). Pre-quantized checkpoints need no flag.",
-            engines=("transformers",),
-        ),
-    ] = None
-    attention_backend: Annotated[
-        Literal["auto", "flash", "efficient", "cudnn", "math"],
-        Option(
-            "Model",
-            "Torch attention kernel for transformers models; `auto` lets torch choose at each "
-            "step. Loading "
-            "fails if the kernel does not support the model or the device.",
-            engines=("transformers",),
-        ),
-    ] = "auto"
-    sampling_device: Annotated[
-        Literal["auto", "host", "model"],
-        Option(
-            "Model",
-            "Where tokens of transformers models are sampled: on the `host`, or on the device of "
-            "the `model`; `auto` "
-            "uses the model's device if that is an accelerator.",
-            engines=("transformers",),
-        ),
-    ] = "auto"
     trust_remote_code: Annotated[
         bool,
         Option(
             "Model",
             "Allow transformers to run Python code from the model directory.",
-            engines=("transformers", "mlx", "vllm"),
         ),
     ] = False
-    vllm_args: Annotated[
-        str | None,
-        Option(
-            "Model",
-            "Additional vLLM engine arguments for `vllm:`.",
-            metavar="JSON",
-            engines=("vllm",),
-        ),
-    ] = None
     directives: Annotated[
         bool,
         Option(
             "Model",
             "Enable directives in prompts ([[...]]) that control the replies of `scripted` and "
             "`sim`.",
-            engines=("scripted", "sim"),
         ),
     ] = False
-    upstream_model: Annotated[
-        str | None,
-        Option(
-            "Upstream",
-            "Upstream model to serve; by default the first one that the upstream lists.",
-            engines=("upstream",),
-        ),
-    ] = None
-    upstream_kind: Annotated[
-        Literal[
-            "auto",
-            "compatible",
-            "openai",
-            "vllm",
-            "dragoman",
-            "sglang",
-            "llama.cpp",
-            "anthropic",
-            "responses",
-            "tei",
-        ],
-        Option(
-            "Upstream",
-            "Type of upstream server, which determines the extensions in use; `auto` detects it.",
-            engines=("upstream",),
-        ),
-    ] = "auto"
-    upstream_task: Annotated[
-        tuple[str, ...],
-        Option(
-            "Upstream",
-            "What the upstream model does: `generate`, `embed`, `score`, or several, such as "
-            "generate,embed. "
-            "Detected from the upstream by default.",
-            engines=("upstream",),
-        ),
-    ] = ()
-    upstream_api_key: Annotated[
-        tuple[str, ...],
-        Option(
-            "Upstream",
-            "API key for the upstream. Repeatable: one for all upstreams, or one per upstream in "
-            "the same order.",
-            engines=("upstream",),
-            is_secret=True,
-        ),
-    ] = ()
-    upstream_weight: Annotated[
-        tuple[str, ...],
-        Option(
-            "Upstream",
-            "Load-balancing weights, in the order of the upstreams, such as 2,1. Equal by default.",
-            engines=("upstream",),
-        ),
-    ] = ()
-    upstream_timeout: Annotated[
-        float,
-        Option(
-            "Upstream",
-            "Seconds without data after which an upstream request fails.",
-            minimum=0.1,
-            maximum=86400,
-            engines=("upstream",),
-        ),
-    ] = 600.0
-    upstream_retries: Annotated[
-        int,
-        Option(
-            "Upstream",
-            "Number of retries on other upstreams before the first byte of a response.",
-            minimum=0,
-            maximum=1000,
-            engines=("upstream",),
-        ),
-    ] = 2
     host: Annotated[str, Option("Server", "Address to listen on.")] = "127.0.0.1"
     port: Annotated[
         int, Option("Server", "Port to listen on; 0 picks a free port.", minimum=0, maximum=65535)
@@ -459,7 +296,6 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
             "Maximum number of sequences running at the same time; for upstreams, scripts and "
             "plug-ins: of requests.",
             minimum=1,
-            engines=(*PARSING_ENGINES, "scripted"),
         ),
     ] = None
     max_num_batched_tokens: Annotated[
@@ -469,7 +305,6 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
             "Maximum number of tokens per step, over all sequences.",
             minimum=1,
             allows_size_suffix=True,
-            engines=SCHEDULING_ENGINES,
         ),
     ] = None
     kv_cache_tokens: Annotated[
@@ -479,7 +314,6 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
             "Size of the KV cache in tokens, over all sequences.",
             minimum=1,
             allows_size_suffix=True,
-            engines=(*BATCHING_ENGINES, "llamacpp", "sim"),
         ),
     ] = None
     kv_offloading_dir: Annotated[
@@ -490,7 +324,6 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
             "restart. Only for "
             "engines that run in this process.",
             metavar="DIR",
-            engines=BATCHING_ENGINES,
         ),
     ] = None
     kv_offloading_bytes: Annotated[
@@ -500,7 +333,6 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
             "Maximum size of the KV offloading directory, in bytes.",
             minimum=1024,
             allows_size_suffix=True,
-            engines=BATCHING_ENGINES,
         ),
     ] = 16384 * MIB
     enable_prefix_caching: Annotated[
@@ -509,7 +341,6 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
             "Scheduling",
             "Disable prefix caching, so that shared prompt prefixes are computed for every "
             "request.",
-            engines=SCHEDULING_ENGINES,
         ),
     ] = True
     max_queued_requests: Annotated[
@@ -537,7 +368,6 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
             "engine restarts.",
             minimum=1,
             maximum=86400,
-            engines=(*BATCHING_ENGINES, "llamacpp"),
         ),
     ] = 300.0
     worker_timeout: Annotated[
@@ -549,7 +379,6 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
             "request, before it is killed.",
             minimum=0.05,
             maximum=3600,
-            engines=SCHEDULING_ENGINES,
         ),
     ] = 2.0
     worker_memory: Annotated[
@@ -559,7 +388,6 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
             "Bytes that a worker process may allocate for that.",
             minimum=16 * MIB,
             allows_size_suffix=True,
-            engines=SCHEDULING_ENGINES,
         ),
     ] = 512 * MIB
     api_profile: Annotated[
@@ -687,7 +515,6 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
             "Model",
             "LoRA adapter to serve: a directory or `org/name`. Repeatable.",
             metavar="NAME=PATH",
-            engines=("transformers", *VLLM_ENGINES),
         ),
     ] = ()
     ray: Annotated[
@@ -736,7 +563,7 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
             by_owner.setdefault(_find_owner(name), {})[name] = values[name]
         for kind, changes in by_owner.items():
             changed = msgspec.structs.replace(settings.of(kind), **changes)
-            others = (item for item in settings.engine_settings if type(item) is not kind)
+            others = (item for item in settings.engine_settings if not isinstance(item, kind))
             settings = msgspec.structs.replace(settings, engine_settings=(*others, changed))
         return settings
 

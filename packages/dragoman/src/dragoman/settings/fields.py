@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from .definition import Settings
-from .engine_settings import load_engine_settings
+from .engine_settings import load_declarations, load_engine_settings
 from .option import Option
 from .serving import ServingSettings
 
@@ -128,12 +128,19 @@ MODEL_SETTINGS = tuple(
 """Names of the settings that can be set per model."""
 
 
-SUPPORTED_BY = {field.name: field.option.engines for field in FIELDS if field.option.engines}
+def _find_supporting(field: SettingField) -> tuple[str, ...]:
+    """Find the engines that support a setting; empty if all do."""
+    return tuple(
+        declaration.name
+        for declaration in load_declarations()
+        if field.owner is declaration.settings or field.name in (declaration.supports or ())
+    )
+
+
+SUPPORTED_BY = {field.name: engines for field in FIELDS if (engines := _find_supporting(field))}
 """The engines that support a setting, for settings that only some engines support."""
-ENGINES = frozenset(engine for engines in SUPPORTED_BY.values() for engine in engines)
-"""Engines whose supported settings are known. A third-party engine may support any
-setting.
-"""
+ENGINES = frozenset(item.name for item in load_declarations() if item.supports is not None)
+"""Engines whose supported settings are known. Any other may support any setting."""
 
 
 def find_changed_settings(settings: Settings) -> frozenset[str]:

@@ -5,12 +5,6 @@ from __future__ import annotations
 from msgspec import Struct
 
 MIB = 1024 * 1024
-BATCHING_ENGINES = ("tiny", "transformers", "mlx")
-"""Engines that run on the built-in step loop."""
-VLLM_ENGINES = ("sim", "vllm")
-SCHEDULING_ENGINES = (*BATCHING_ENGINES, "llamacpp", *VLLM_ENGINES)
-PARSING_ENGINES = (*SCHEDULING_ENGINES, "upstream")
-"""Engines whose output is parsed by `parsers`."""
 
 
 class SettingsError(Exception):
@@ -38,8 +32,6 @@ class Option(Struct, frozen=True):
     off_flag: the flag that turns it off if `--no-...` would read badly, without dashes.
     metavar: placeholder for the value in the help.
     vllm_name: vLLM's name, if it differs.
-    engines: names of the engines that support it; empty for all. Any other engine
-        ignores it with a warning.
     is_secret: the text is parsed as a `Secret`.
     """
 
@@ -51,5 +43,4 @@ class Option(Struct, frozen=True):
     off_flag: str | None = None
     metavar: str | None = None
     vllm_name: str | None = None
-    engines: tuple[str, ...] = ()
     is_secret: bool = False

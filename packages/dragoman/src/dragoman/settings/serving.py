@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Struct
 
-from .option import BATCHING_ENGINES, MIB, Option
+from .option import MIB, Option
 
 
 class ServingSettings(Struct, frozen=True, kw_only=True):
@@ -52,7 +52,6 @@ class ServingSettings(Struct, frozen=True, kw_only=True):
             "Spend the last tokens within `max_tokens` on a legal ending of a constrained answer, "
             "so that its JSON is "
             "valid; requests override it with `structured_outputs.close_at_limit`.",
-            engines=(*BATCHING_ENGINES, "llamacpp", "sim"),
         ),
     ] = False
     enable_per_request_metrics: Annotated[

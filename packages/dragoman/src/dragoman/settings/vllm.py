@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from .option import VLLM_ENGINES, Option
+from .option import Option
 from .sections import Instances
 from .serving import ServingSettings
 
@@ -16,7 +16,7 @@ class VllmSettings(ServingSettings, frozen=True, kw_only=True):
 
     block_size: Annotated[
         int | None,
-        Option("vLLM", "KV cache block size in tokens.", minimum=1, engines=VLLM_ENGINES),
+        Option("vLLM", "KV cache block size in tokens.", minimum=1),
     ] = None
     num_gpu_blocks_override: Annotated[
         int | None,
@@ -24,7 +24,6 @@ class VllmSettings(ServingSettings, frozen=True, kw_only=True):
             "vLLM",
             "Number of KV cache blocks, instead of the profile's.",
             minimum=2,
-            engines=VLLM_ENGINES,
         ),
     ] = None
     enable_chunked_prefill: Annotated[
@@ -32,7 +31,6 @@ class VllmSettings(ServingSettings, frozen=True, kw_only=True):
         Option(
             "vLLM",
             "Disable chunked prefill, so that each prompt is computed in a single step.",
-            engines=VLLM_ENGINES,
         ),
     ] = True
     scheduling_policy: Annotated[
@@ -40,7 +38,6 @@ class VllmSettings(ServingSettings, frozen=True, kw_only=True):
         Option(
             "vLLM",
             "Scheduling policy: first come first served, or lowest priority value first.",
-            engines=VLLM_ENGINES,
         ),
     ] = None
     speculative_config: Annotated[
@@ -49,7 +46,6 @@ class VllmSettings(ServingSettings, frozen=True, kw_only=True):
             "vLLM",
             "Speculative decoding, in vLLM's JSON format: method, num_speculative_tokens, ...",
             metavar="JSON",
-            engines=VLLM_ENGINES,
         ),
     ] = None
     data_parallel_size: Annotated[
@@ -59,7 +55,6 @@ class VllmSettings(ServingSettings, frozen=True, kw_only=True):
             "Number of data-parallel engine replicas.",
             minimum=1,
             maximum=1024,
-            engines=VLLM_ENGINES,
         ),
     ] = 1
     instances: Annotated[
@@ -71,7 +66,6 @@ class VllmSettings(ServingSettings, frozen=True, kw_only=True):
             "per-instance settings (and `count`) as JSON or as a section of the configuration "
             "file.",
             metavar="N|JSON",
-            engines=("sim",),
         ),
     ] = Instances()
     kv_events_config: Annotated[
@@ -80,7 +74,6 @@ class VllmSettings(ServingSettings, frozen=True, kw_only=True):
             "vLLM",
             "Publish KV cache events over ZeroMQ, in vLLM's JSON format.",
             metavar="JSON",
-            engines=VLLM_ENGINES,
         ),
     ] = None
     kv_transfer_config: Annotated[
@@ -89,7 +82,6 @@ class VllmSettings(ServingSettings, frozen=True, kw_only=True):
             "vLLM",
             "KV transfer for disaggregated prefill and decode, in vLLM's JSON format.",
             metavar="JSON",
-            engines=VLLM_ENGINES,
         ),
     ] = None
-    seed: Annotated[int, Option("vLLM", "Random seed.", engines=VLLM_ENGINES)] = 0
+    seed: Annotated[int, Option("vLLM", "Random seed.")] = 0

@@ -31,7 +31,7 @@ from dragoman.engines.llamacpp.load import check_tokenizer
 from dragoman.engines.llamacpp.process import LaunchSettings, LlamaCppProcess
 from dragoman.engines.tiny.llama import Llama, read_model
 from dragoman.launch import build_models
-from dragoman.launch.llamacpp import build_gguf_tokenizer
+from dragoman.launch.engines.llamacpp.build import build_gguf_tokenizer
 from dragoman.prompts.hf_tokenizer import load_tokenizer
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings

@@ -50,7 +50,7 @@ def settings(directory: Path, **more: Any) -> Settings:
         "max_model_len": 512,
         "max_num_seqs": 4,
     } | more
-    return Settings(model=str(directory / "tiny.gguf"), **options)
+    return Settings().replace(model=str(directory / "tiny.gguf"), **options)
 
 
 @asynccontextmanager

@@ -102,7 +102,7 @@ def test_load_unknown_module_raises(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def serving(directory: Path) -> AsyncGenerator[httpx2.AsyncClient]:
-    settings = Settings(
+    settings = Settings().replace(
         model=str(directory), served_model_name=("m",), device="cpu", dtype="float32"
     )
     models = build_models(settings, SystemClock())

@@ -193,7 +193,7 @@ async def serving(
     lora_dir: str | None = None, **settings: Any
 ) -> AsyncGenerator[openai.AsyncOpenAI]:
     """Serve the embedded model in torch."""
-    given = Settings(
+    given = Settings().replace(
         model=f"transformers:{tiny.find_bundled_model()}", dtype="float32", device="cpu", **settings
     )
     models = build_models(given, SystemClock())

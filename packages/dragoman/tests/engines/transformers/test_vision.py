@@ -122,7 +122,9 @@ def _inputs(directory: Path, config: Any, text: str, pictures: list[Any], tokeni
 async def serving(directory: Path, **more: Any) -> AsyncGenerator[httpx2.AsyncClient]:
     """Serve with steps of at most 24 tokens, so that images are split at any position."""
     options: dict[str, Any] = {"max_num_batched_tokens": 24, "max_num_seqs": 8} | more
-    settings = Settings(model=f"transformers:{directory}", device="cpu", dtype="float32", **options)
+    settings = Settings().replace(
+        model=f"transformers:{directory}", device="cpu", dtype="float32", **options
+    )
     models = build_models(settings, SystemClock())
     await models.start()
     try:

@@ -237,6 +237,6 @@ def test_discover_returns_adapters_of_upstream() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "tei"])
 def test_control_exists_only_for_vllm_and_dragoman_kinds(kind: str) -> None:
-    settings = Settings(model="http://a/v1", upstream_kind=kind, upstream_model="m")  # pyright: ignore[reportArgumentType]
+    settings = Settings().replace(model="http://a/v1", upstream_kind=kind, upstream_model="m")  # pyright: ignore[reportArgumentType]
     [model] = build_models(settings, SystemClock())
     assert (model.control is not None) == (kind in ("vllm", "dragoman"))

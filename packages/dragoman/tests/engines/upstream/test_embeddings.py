@@ -504,7 +504,7 @@ def test_discover_reads_tasks_from_tei_info(type: str, tasks: frozenset[Encoding
 
 
 def test_upstream_task_setting_overrides_discovery() -> None:
-    settings = Settings(
+    settings = Settings().replace(
         model="http://a/v1",
         upstream_kind="openai",
         upstream_model="m",
@@ -528,4 +528,4 @@ def test_upstream_task_unknown_or_unsupported_is_rejected(task: str, kind: str, 
         "upstream_task": (task,) if task else (),
     }
     with pytest.raises(SettingsError, match=words):
-        build_models(Settings(model="http://a/v1", **fields), SystemClock())  # pyright: ignore[reportArgumentType]
+        build_models(Settings().replace(model="http://a/v1", **fields), SystemClock())  # pyright: ignore[reportArgumentType]

@@ -50,7 +50,7 @@ def has_kernels() -> bool:
 
 
 def settings(**more: object) -> Settings:
-    return Settings(
+    return Settings().replace(
         model=f"vllm:{tiny.find_bundled_model()}",
         max_model_len=4096,
         max_num_seqs=32,

@@ -107,7 +107,7 @@ def test_build_models_invalid_vllm_args_raise() -> None:
         with pytest.raises(Exception, match="`model` cannot be set here"):
             built(model="elsewhere")
         with pytest.raises(Exception, match="vllm_args must be a JSON object"):
-            build_models(msgspec.structs.replace(settings(), vllm_args="[1]"), SystemClock())
+            build_models(settings().replace(vllm_args="[1]"), SystemClock())
         with pytest.raises(Exception, match="vLLM rejects these arguments"):
             built(max_model_len=100_000)
 
@@ -280,7 +280,7 @@ async def test_adapter_load_failure_at_startup_skips_only_adapter(
 ) -> None:
     (tmp_path / "good").mkdir()
     modules = (f"bad={tmp_path / 'bad'}", f"good={tmp_path / 'good'}")
-    async with start_vllm(msgspec.structs.replace(settings(), lora_modules=modules)) as models:
+    async with start_vllm(settings().replace(lora_modules=modules)) as models:
         model = next(iter(models))
         assert model.adapters is not None
         assert [adapter.name for adapter in model.adapters] == ["good"]
@@ -547,7 +547,7 @@ def test_build_engine_arguments_maps_settings() -> None:
         engine_settings, speculative_config='{"method": "ngram", "num_speculative_tokens": 2}'
     )
     with without_accelerator():
-        from dragoman.launch.vllm import build_engine_arguments
+        from dragoman.launch.engines.vllm.build import build_engine_arguments
 
         arguments = build_engine_arguments(engine_settings)
     assert (

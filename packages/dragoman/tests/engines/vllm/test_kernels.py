@@ -50,9 +50,7 @@ def kernels() -> Generator[None]:
 async def serving(model: str, **settings: Any) -> AsyncGenerator[tuple[Models, httpx2.AsyncClient]]:
     loaded = Settings(model=model, served_model_name=("m",), **settings)
     if model.startswith("vllm:"):
-        loaded = msgspec.structs.replace(
-            loaded, dtype="float32", vllm_args=json.dumps({"enforce_eager": True})
-        )
+        loaded = loaded.replace(dtype="float32", vllm_args=json.dumps({"enforce_eager": True}))
     models = build_models(loaded, SystemClock())
     await models.start()
     try:

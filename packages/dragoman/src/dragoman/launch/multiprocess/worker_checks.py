@@ -5,15 +5,7 @@ from __future__ import annotations
 import sys
 
 from ...settings import FIELDS, Settings, SettingsError
-from ..engine_spec import find_engine_spec
-from ..hosted_model import HOSTED
-from ..model_name import parse_model
-
-REPLICABLE = ("upstream", "scripted", "tiny", "encoder")
-"""Our engines that each worker can run for itself: they use no accelerator and little
-memory.
-"""
-
+from ..model_plan import ModelPlan, plan_model
 
 _SINGLE = frozenset({"instances", "kv_events_config", "kv_transfer_config"})
 """Settings with ports or files that only one process can use."""
@@ -36,10 +28,16 @@ def describe_workers(settings: Settings) -> str:
     return f"--workers {settings.workers}"
 
 
-def is_replicable(engine: str) -> bool:
-    """Whether each worker can run this engine for itself."""
-    spec = find_engine_spec(engine)
-    return engine in REPLICABLE or (spec is not None and spec.is_replicable)
+def is_replicable(plan: ModelPlan) -> bool:
+    """Whether each worker can run the engine for itself."""
+    return plan.spec is not None and plan.spec.is_replicable
+
+
+def is_shareable(plan: ModelPlan) -> bool:
+    """Whether workers can share the engine, as far as it is known before the files of a
+    hub's model are listed.
+    """
+    return plan.spec.is_shareable if plan.spec is not None else plan.reference is not None
 
 
 def has_engine_process(settings: Settings) -> bool:
@@ -48,10 +46,8 @@ def has_engine_process(settings: Settings) -> bool:
     """
     if settings.models.entries:
         return False
-    kind, _ = parse_model(settings.model)
-    return settings.api_server_count is not None or (
-        not is_replicable(kind) and kind in (*HOSTED, "hub")
-    )
+    plan = plan_model(settings.model)
+    return settings.api_server_count is not None or (not is_replicable(plan) and is_shareable(plan))
 
 
 def check_workers(settings: Settings) -> None:
@@ -91,34 +87,29 @@ def check_engines(settings: Settings, option: str) -> None:
         settings.model
     ]:
         try:
-            kind, _ = parse_model(model)
+            plan = plan_model(model)
         except ValueError as error:
             raise SettingsError(f"cannot serve {model}: {error}") from error
-        is_hosted = kind in HOSTED or kind == "hub"
-        if (is_single and is_hosted) or (is_replicable(kind) and settings.api_server_count is None):
+        is_hosted = is_shareable(plan)
+        if (is_single and is_hosted) or (is_replicable(plan) and settings.api_server_count is None):
             continue
-        if kind == "vllm":
-            reason = (
-                "vLLM has front ends and an engine process of its own: start `vllm serve` with "
-                "--api-server-count, and "
-                f"workers in front of it (`dragoman serve http://HOST:PORT/v1 --workers N`) in "
-                f"place of {model}"
-            )
+        if plan.spec is not None and plan.spec.workers_advice is not None:
+            reason = plan.spec.workers_advice(model)
         elif not is_single and is_hosted:
             reason = (
                 f"{model} can only be loaded once, and workers can share the engine of one MODEL, "
                 f"not those of "
                 "`models`; serve each model with its own server"
             )
-        elif is_replicable(kind):
+        elif is_replicable(plan):
             reason = (
-                f"the engine `{kind}` cannot have a process of its own; use --workers, with "
+                f"the engine `{plan.engine}` cannot have a process of its own; use --workers, with "
                 f"which each worker has one"
             )
         else:
             reason = (
-                f"each worker would load its own {model}, and the engine `{kind}` cannot run in a "
-                f"process that they "
+                f"each worker would load its own {model}, and the engine `{plan.engine}` cannot "
+                f"run in a process that they "
                 "share; serve it without --workers, and put a server with several workers in "
                 "front of it "
                 "(`dragoman serve http://HOST:PORT/v1 --workers N`)"

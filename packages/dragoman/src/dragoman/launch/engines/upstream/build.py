@@ -10,10 +10,10 @@ import msgspec
 
 from dragoman_http import ClientTimeouts
 
-from ..core.encoder_requests import EncodingTask
-from ..core.errors import EngineError
-from ..core.request import SamplingOptions
-from ..engines.upstream import (
+from ....core.encoder_requests import EncodingTask
+from ....core.errors import EngineError
+from ....core.request import SamplingOptions
+from ....engines.upstream import (
     KINDS,
     DiscoveredModel,
     ModelTasks,
@@ -27,13 +27,14 @@ from ..engines.upstream import (
     discover,
     find_kind_by_host,
 )
-from ..parsers import registry
-from ..pipeline.engine_backends import EventBackend, TextEncoderBackend
-from ..pipeline.lora_adapters import Adapter, Adapters
-from ..pipeline.served_model import ServedModel
-from ..serving.clock import Clock
-from ..settings import Settings
-from .model_metadata import resolve_served_names
+from ....parsers import registry
+from ....pipeline.engine_backends import EventBackend, TextEncoderBackend
+from ....pipeline.lora_adapters import Adapter, Adapters
+from ....pipeline.served_model import ServedModel
+from ....serving.clock import Clock
+from ....settings import Settings
+from ...model_metadata import resolve_served_names
+from .settings import UpstreamSettings
 
 UNKNOWN_LENGTH = 131_072
 """Context length in tokens if neither the upstream nor the settings state one; the
@@ -49,10 +50,11 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
     urls: URLs separated by commas. The first upstream that responds supplies the
         details that the settings leave open.
     """
+    own = settings.of(UpstreamSettings)
     upstreams = _build_upstreams(
-        settings, [url.strip().rstrip("/") for url in urls.split(",") if url.strip()]
+        own, [url.strip().rstrip("/") for url in urls.split(",") if url.strip()]
     )
-    discovered = _discover(settings, upstreams)
+    discovered = _discover(own, upstreams)
     reasoning = (
         None
         if settings.reasoning_parser is None
@@ -80,8 +82,8 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
         discovered.model,
         discovered.kind,
         UpstreamDefaults(SamplingOptions(**sampling), max_tokens),
-        read_timeout=settings.upstream_timeout,
-        retries=settings.upstream_retries,
+        read_timeout=own.upstream_timeout,
+        retries=own.upstream_retries,
         native_tools=tools is None,
         native_reasoning=reasoning is None,
         encoding_tasks=discovered.tasks.encoding,
@@ -90,7 +92,7 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
     name, aliases = resolve_served_names(settings, discovered.model)
     control = adapters = None
     if discovered.kind.has_admin_routes and discovered.tasks.generates:
-        control = UpstreamControl(upstreams, ClientTimeouts(read=settings.upstream_timeout))
+        control = UpstreamControl(upstreams, ClientTimeouts(read=own.upstream_timeout))
         loaded = tuple(Adapter(adapter, adapter) for adapter in discovered.adapters)
         adapters = Adapters(loaded, control, is_remote=True)
     return ServedModel(
@@ -109,7 +111,7 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
     )
 
 
-def _build_upstreams(settings: Settings, urls: list[str]) -> tuple[Upstream, ...]:
+def _build_upstreams(settings: UpstreamSettings, urls: list[str]) -> tuple[Upstream, ...]:
     for url in urls:
         parts = urlsplit(url)
         if parts.username is not None or parts.password is not None:
@@ -153,7 +155,7 @@ def _build_upstreams(settings: Settings, urls: list[str]) -> tuple[Upstream, ...
     )
 
 
-def _discover(settings: Settings, upstreams: tuple[Upstream, ...]) -> DiscoveredModel:
+def _discover(settings: UpstreamSettings, upstreams: tuple[Upstream, ...]) -> DiscoveredModel:
     """Discover the model and the upstream's kind.
 
     If both are configured no request is sent, so that this server can start before its
@@ -189,5 +191,5 @@ def _discover(settings: Settings, upstreams: tuple[Upstream, ...]) -> Discovered
     return discover(upstreams[-1], settings.upstream_model, kind=kind, tasks=tasks)
 
 
-def _find_kind(settings: Settings, url: str) -> ServerKind | None:
+def _find_kind(settings: UpstreamSettings, url: str) -> ServerKind | None:
     return KINDS.get(settings.upstream_kind) or find_kind_by_host(url)

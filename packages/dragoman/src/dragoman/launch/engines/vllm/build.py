@@ -7,18 +7,19 @@ from typing import Any
 
 import msgspec
 
-from ..core.errors import EngineError
-from ..engines.vllm.load import LoadedEngine, VllmOptions, load
-from ..engines.vllm.pooling import VllmEmbedder, VllmScorer
-from ..pipeline.engine_backends import EmbedderBackend, ScorerBackend
-from ..pipeline.lora_adapters import Adapters, read_adapter
-from ..pipeline.served_model import ServedModel
-from ..prompts.hf_tokenizer import load_tokenizer
-from ..prompts.tokenizer_info import load_tokenizer_info
-from ..serving.clock import Clock
-from ..settings import Settings
-from .model_builder import build_token_model
-from .model_metadata import load_chat_template, resolve_formats, resolve_served_names
+from ....core.errors import EngineError
+from ....engines.vllm.load import LoadedEngine, VllmOptions, load
+from ....engines.vllm.pooling import VllmEmbedder, VllmScorer
+from ....pipeline.engine_backends import EmbedderBackend, ScorerBackend
+from ....pipeline.lora_adapters import Adapters, read_adapter
+from ....pipeline.served_model import ServedModel
+from ....prompts.hf_tokenizer import load_tokenizer
+from ....prompts.tokenizer_info import load_tokenizer_info
+from ....serving.clock import Clock
+from ....settings import Settings
+from ...model_builder import build_token_model
+from ...model_metadata import load_chat_template, resolve_formats, resolve_served_names
+from .settings import VllmEngineSettings
 
 
 def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
@@ -113,7 +114,7 @@ def build_engine_arguments(settings: Settings) -> dict[str, Any]:
         "data_parallel_size": settings.data_parallel_size,
         "seed": settings.seed,
         **explicit,
-        **(_decode_object("vllm_args", settings.vllm_args) or {}),
+        **(_decode_object("vllm_args", settings.of(VllmEngineSettings).vllm_args) or {}),
     }
 
 

@@ -6,13 +6,13 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.engine import PrefixCache
-from ..core.errors import EngineError
-from ..core.prompt_images import ImageProcessor
-from ..core.request import Sampling
-from ..core.token_engine import TokenEngine
-from ..engines import llamacpp
-from ..engines.llamacpp import (
+from ....core.engine import PrefixCache
+from ....core.errors import EngineError
+from ....core.prompt_images import ImageProcessor
+from ....core.request import Sampling
+from ....core.token_engine import TokenEngine
+from ....engines import llamacpp
+from ....engines.llamacpp import (
     GgufMetadata,
     ImageToken,
     LlamaCppEmbedder,
@@ -20,17 +20,19 @@ from ..engines.llamacpp import (
     LlamaCppScorer,
     Projector,
 )
-from ..pipeline.engine_backends import EmbedderBackend, ScorerBackend
-from ..pipeline.served_model import ServedModel
-from ..prompts.chat_template import ChatTemplate
-from ..prompts.gguf_tokenizer import GgufVocabulary, build_tokenizer_json
-from ..prompts.hf_tokenizer import HfTokenizer
-from ..prompts.tokenizer_file import TokenizerError
-from ..prompts.tokenizer_info import TokenizerInfo
-from ..serving.clock import Clock
-from ..settings import Settings
-from .model_builder import build_engine_limits, build_token_backend
-from .model_metadata import detect_formats, load_configured_template, resolve_served_names
+from ....pipeline.engine_backends import EmbedderBackend, ScorerBackend
+from ....pipeline.served_model import ServedModel
+from ....prompts.chat_template import ChatTemplate
+from ....prompts.gguf_tokenizer import GgufVocabulary, build_tokenizer_json
+from ....prompts.hf_tokenizer import HfTokenizer
+from ....prompts.tokenizer_file import TokenizerError
+from ....prompts.tokenizer_info import TokenizerInfo
+from ....serving.clock import Clock
+from ....settings import Settings
+from ...front_end import FrontEnd
+from ...model_builder import build_engine_limits, build_token_backend
+from ...model_metadata import detect_formats, load_configured_template, resolve_served_names
+from .settings import LlamaCppSettings
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +43,8 @@ def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
     path: a GGUF file; the first one of a split model.
     """
     metadata = llamacpp.read_metadata(Path(path))
-    options = LlamaCppOptions(
-        settings.dtype, settings.gpu_layers, settings.threads, settings.deterministic
-    )
+    own = settings.of(LlamaCppSettings)
+    options = LlamaCppOptions(settings.dtype, own.gpu_layers, settings.threads, own.deterministic)
     if llamacpp.read_pooling_type(metadata) is not None:
         tokenizer = build_gguf_tokenizer(metadata, writes=False)
         engine = llamacpp.load_pooling_engine(
@@ -141,6 +142,32 @@ def build_gguf_model(
     )
 
 
+def build_gguf_front_end(
+    settings: Settings, clock: Clock, path: Path, front_end: FrontEnd
+) -> ServedModel:
+    """Build the model of a process that shares the engine with others."""
+    client = front_end.client
+    return build_gguf_model(
+        settings,
+        clock,
+        load_gguf_parts(settings, str(path)),
+        client,
+        max_model_len=client.max_model_len,
+        cache=front_end.cache,
+    )
+
+
+def measure_memory(settings: Settings, path: Path) -> int:
+    """Return the bytes of main memory that the KV cache takes."""
+    try:
+        return llamacpp.measure_kv_cache(
+            llamacpp.read_metadata(path), build_engine_limits(settings)
+        )
+    except EngineError:
+        # A damaged file is reported when it is loaded.
+        return 0
+
+
 def _find_projector(
     settings: Settings,
     metadata: GgufMetadata,
@@ -153,7 +180,8 @@ def _find_projector(
         EngineError: there is a projector, but no chat template or no usable image
             token.
     """
-    if settings.mmproj is None:
+    mmproj = settings.of(LlamaCppSettings).mmproj
+    if mmproj is None:
         files = sorted(
             file for file in metadata.path.parent.glob("mmproj*.gguf") if file != metadata.path
         )
@@ -162,7 +190,7 @@ def _find_projector(
                 "%s: several mmproj files found next to it; select one with --mmproj", metadata.path
             )
     else:
-        files = [] if settings.mmproj == "none" else [Path(settings.mmproj)]
+        files = [] if mmproj == "none" else [Path(mmproj)]
     if len(files) != 1:
         return None
     file = files[0]

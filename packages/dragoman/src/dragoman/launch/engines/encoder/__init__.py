@@ -1,0 +1,1 @@
+"""The engine `encoder`: models that embed texts or score pairs of texts."""

@@ -1,0 +1,50 @@
+"""Builds `encoder:DIRECTORY`: a model that embeds texts or scores pairs of texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ....engines import encoder_engine as encoder
+from ....pipeline.engine_backends import EmbedderBackend, ScorerBackend
+from ....pipeline.served_model import ServedModel
+from ....prompts.hf_tokenizer import load_tokenizer
+from ....prompts.tokenizer_info import load_tokenizer_info
+from ....serving.clock import Clock
+from ....settings import Settings
+from ...engine_choice import read_directory_config
+from ...model_metadata import resolve_served_names
+
+
+def build_encoder(settings: Settings, clock: Clock, path: str) -> ServedModel:
+    """Build the model.
+
+    path: a directory with config.json, tokenizer.json and *.safetensors.
+    """
+    directory = Path(path)
+    config = read_directory_config(directory)
+    if config.generates_text and config.is_embedder:
+        from ....engines.transformers import embedder  # noqa: PLC0415 - needs torch
+        from ..transformers.build import read_options  # noqa: PLC0415 - as above
+
+        engine = embedder.load(
+            directory,
+            read_options(settings),
+            max_model_len=settings.max_model_len,
+            max_waiting=settings.max_queued_requests,
+        )
+    else:
+        engine = encoder.load(
+            directory,
+            max_model_len=settings.max_model_len,
+            max_waiting=settings.max_queued_requests,
+        )
+    tokenizer = load_tokenizer(directory, generates=False)
+    name, aliases = resolve_served_names(settings, directory.resolve().name)
+    if isinstance(engine, encoder.BertScorer):
+        backend = ScorerBackend(engine, tokenizer)
+        limit = engine.max_tokens
+    else:
+        backend = EmbedderBackend(engine, tokenizer)
+        limit = engine.embedding_info.max_tokens
+    info = load_tokenizer_info(directory)
+    return ServedModel(name, backend, limit, int(clock.now()), aliases, tokenizer_info=info)

@@ -1,0 +1,1 @@
+"""The engine `llamacpp`: models in GGUF files."""

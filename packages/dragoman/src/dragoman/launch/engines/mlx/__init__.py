@@ -1,0 +1,1 @@
+"""The engine `mlx`: models of mlx-lm."""

@@ -1,0 +1,1 @@
+"""The engine `scripted`: replies from a script or from directives."""

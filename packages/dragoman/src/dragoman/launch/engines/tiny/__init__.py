@@ -1,0 +1,1 @@
+"""The engine `tiny`: small Llamas on numpy."""

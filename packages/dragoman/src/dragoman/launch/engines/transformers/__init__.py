@@ -1,0 +1,1 @@
+"""The engine `transformers`: models of the transformers library."""

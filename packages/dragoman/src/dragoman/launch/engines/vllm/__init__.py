@@ -1,0 +1,1 @@
+"""The engine `vllm`: models that vLLM runs in this process."""
