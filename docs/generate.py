@@ -27,11 +27,8 @@ from dragoman.core.request import GenerationLimits, SamplingOptions
 from dragoman.dialects.interfaces import Profile, ReaderOptions
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.dialects.registry import list_parameters
-from dragoman.engines import batching
-from dragoman.engines.llamacpp.engine import build_capabilities as llamacpp
-from dragoman.engines.upstream import KINDS
-from dragoman.engines.vllm.features import VllmFeatures
 from dragoman.launch import build_models
+from dragoman.launch.engine_registry import list_engines
 from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.delimited_calls import AlternativeSyntaxes
 from dragoman.parsers.family_types import Fingerprints
@@ -62,7 +59,10 @@ DOCS = Path(__file__).parent
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-ENGINES = ("tiny", "scripted", "sim")
+SPECS = sorted(list_engines(), key=lambda spec: (spec.name != "tiny", spec.name))
+"""All engines; the one of the embedded model first."""
+ENGINES = tuple(spec.name for spec in SPECS if not spec.needs_argument)
+"""Those that need no model."""
 
 
 def parameters(dialect: str) -> Iterable[str]:
@@ -122,18 +122,21 @@ def engines() -> Iterable[str]:
     """The features of each engine, from its capabilities. `depends`: on the model, or
     on how it is served.
     """
-    can = {name: (_capabilities(name),) * 2 for name in ENGINES} | _OF_LIBRARIES
-    supported = {
-        kind.name: Capabilities(kind.features, kind.parameters)
-        for kind in KINDS.values()
-        if kind.parameters
-    }
-    # The pipeline adds the suffix to the prompts of a model with tokens for it.
-    can = {
-        name: (least, most if name == "scripted" else _add_feature(most, Feature.SUFFIX))
-        for name, (least, most) in can.items()
-    }
-    can |= {f"upstream: {name}": (each, each) for name, each in supported.items()}
+    can: dict[str, tuple[Capabilities, Capabilities]] = {}
+    for spec in sorted(SPECS, key=lambda spec: spec.needs_argument):
+        if spec.capabilities is not None:
+            found = {name: (each.least, each.most) for name, each in spec.capabilities().items()}
+        elif not spec.needs_argument:
+            found = {spec.name: (_capabilities(spec.name),) * 2}
+        else:
+            continue
+        # The pipeline adds the suffix to the prompts of a model with tokens for it.
+        if "chat_template" in (spec.supports or ()):
+            found = {
+                name: (least, _add_feature(most, Feature.SUFFIX))
+                for name, (least, most) in found.items()
+            }
+        can |= found
     yield f"| feature | {' | '.join(can)} |"
     yield f"| --- |{' --- |' * len(can)}"
     for feature in Feature:
@@ -157,24 +160,6 @@ def _add_feature(capabilities: Capabilities, feature: Feature) -> Capabilities:
 
 def _mark(always: bool, sometimes: bool) -> str:
     return "yes" if always else "depends" if sometimes else "no"
-
-
-_PLAIN = VllmFeatures(max_model_len=1, vocab_size=1, max_logprobs=20, eos_id=0)
-_OF_LIBRARIES = {
-    "transformers": (
-        batching.build_capabilities(1, lora=True),
-        batching.build_capabilities(1, lora=True, images=True),
-    ),
-    "mlx": (batching.build_capabilities(1),) * 2,
-    "llamacpp": (llamacpp(1), llamacpp(1, images=True)),
-    "vllm": (
-        _PLAIN.build_capabilities(),
-        replace(_PLAIN, reasoning_delimiters=((), ()), has_lora=True).build_capabilities(),
-    ),
-}
-"""The minimal and the maximal capabilities of each. None of the libraries has to be
-installed.
-"""
 
 
 _PIPELINE = frozenset({"max_tokens", "stop", "include_stop"})

@@ -8,7 +8,7 @@ every command loads the specs of all installed engines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -20,6 +20,7 @@ from .model_format import ModelFormat
 if TYPE_CHECKING:
     import ssl
 
+    from ..core.capabilities import Capabilities
     from ..pipeline.served_model import ServedModel
     from ..serving.clock import Clock
     from ..settings import Settings
@@ -113,6 +114,18 @@ class LocalModels(Struct, frozen=True, kw_only=True):
     build_front_end: Callable[[Settings, Clock, Path, str, FrontEnd], ServedModel] | None = None
 
 
+class CapabilityRange(Struct, frozen=True):
+    """What models of an engine can do.
+
+    Attributes:
+        least: What all can do.
+        most: What one can do that has all that the engine supports.
+    """
+
+    least: Capabilities
+    most: Capabilities
+
+
 class EngineSpec(EngineDeclaration, frozen=True, kw_only=True):
     """An engine. See also `EngineDeclaration`.
 
@@ -120,6 +133,10 @@ class EngineSpec(EngineDeclaration, frozen=True, kw_only=True):
         build: Builds the model from the settings, the clock and MODEL's argument, the
             text after the engine's name. It may raise ValueError, OSError and
             DragomanError.
+        capabilities: What models of the engine can do, at least and at most, for the
+            docs; by name, since an engine may have several kinds of models. It needs no
+            library. None for an engine that MODEL's name alone serves, whose models say
+            it, and for one that generates no text.
         aliases: Further names of the engine in MODEL.
         needs_argument: Whether MODEL must have more than the engine's name.
         claims: Returns the argument of a MODEL that is for this engine though it does
@@ -141,6 +158,7 @@ class EngineSpec(EngineDeclaration, frozen=True, kw_only=True):
     """
 
     build: Callable[[Settings, Clock, str], ServedModel]
+    capabilities: Callable[[], Mapping[str, CapabilityRange]] | None = None
     aliases: tuple[str, ...] = ()
     needs_argument: bool = False
     claims: Callable[[str], str | None] | None = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....settings.engine_settings import TOKEN_SETTINGS
-from ...engine_spec import EngineSpec, LocalModels
+from ...engine_spec import CapabilityRange, EngineSpec, LocalModels
 from .gguf_format import GGUF
 from .settings import LlamaCppSettings
 
@@ -52,6 +53,12 @@ def build_front_end(
     return build_gguf_front_end(settings, clock, path, front_end)
 
 
+def describe_capabilities() -> Mapping[str, CapabilityRange]:
+    from ....engines.llamacpp.engine import build_capabilities as build  # noqa: PLC0415
+
+    return {"llamacpp": CapabilityRange(build(1), build(1, images=True))}
+
+
 SPEC = EngineSpec(
     name="llamacpp",
     aliases=("gguf",),
@@ -59,6 +66,7 @@ SPEC = EngineSpec(
     supports=TOKEN_SETTINGS
     | {"dtype", "threads", "kv_cache_tokens", "close_at_limit", "step_timeout"},
     build=build,
+    capabilities=describe_capabilities,
     needs_argument=True,
     claims=claim,
     local=LocalModels(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....settings.engine_settings import BATCHING_SETTINGS
 from ...directory_front_end import build_directory_front_end
-from ...engine_spec import Acceptance, EngineSpec, LocalModels, ModelConfig
+from ...engine_spec import Acceptance, CapabilityRange, EngineSpec, LocalModels, ModelConfig
 from ...safetensors_format import SAFETENSORS
 
 if TYPE_CHECKING:
@@ -41,10 +42,18 @@ def check_architecture(directory: Path, source: str, trust_remote_code: bool) ->
     check_directory_support(MLX, directory, source, trust_remote_code=trust_remote_code)
 
 
+def describe_capabilities() -> Mapping[str, CapabilityRange]:
+    from ....engines import batching  # noqa: PLC0415 - numpy takes long to import
+
+    capabilities = batching.build_capabilities(1)
+    return {"mlx": CapabilityRange(capabilities, capabilities)}
+
+
 SPEC = EngineSpec(
     name="mlx",
     supports=BATCHING_SETTINGS | {"dtype", "trust_remote_code"},
     build=build,
+    capabilities=describe_capabilities,
     needs_argument=True,
     local=LocalModels(
         format=SAFETENSORS,

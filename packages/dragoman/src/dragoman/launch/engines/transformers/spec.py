@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....settings.engine_settings import BATCHING_SETTINGS
 from ...directory_front_end import build_directory_front_end
-from ...engine_spec import Acceptance, EngineSpec, LocalModels, ModelConfig
+from ...engine_spec import Acceptance, CapabilityRange, EngineSpec, LocalModels, ModelConfig
 from ...safetensors_format import SAFETENSORS
 from .settings import TransformersSettings
 
@@ -55,11 +56,23 @@ def describe_device(settings: Settings) -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
+def describe_capabilities() -> Mapping[str, CapabilityRange]:
+    from ....engines import batching  # noqa: PLC0415 - numpy takes long to import
+
+    return {
+        "transformers": CapabilityRange(
+            batching.build_capabilities(1, lora=True),
+            batching.build_capabilities(1, lora=True, images=True),
+        )
+    }
+
+
 SPEC = EngineSpec(
     name="transformers",
     settings=TransformersSettings,
     supports=BATCHING_SETTINGS | {"dtype", "threads", "trust_remote_code", "lora_modules"},
     build=build,
+    capabilities=describe_capabilities,
     needs_argument=True,
     local=LocalModels(
         format=SAFETENSORS,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ....settings.engine_settings import VLLM_SETTINGS
-from ...engine_spec import Acceptance, EngineSpec, LocalModels, ModelConfig
+from ...engine_spec import Acceptance, CapabilityRange, EngineSpec, LocalModels, ModelConfig
 from ...safetensors_format import SAFETENSORS
 from .settings import VllmEngineSettings
 
@@ -50,11 +53,20 @@ def advise(model: str) -> str:
     )
 
 
+def describe_capabilities() -> Mapping[str, CapabilityRange]:
+    from ....engines.vllm.features import VllmFeatures  # noqa: PLC0415 - not for each command
+
+    plain = VllmFeatures(max_model_len=1, vocab_size=1, max_logprobs=20, eos_id=0)
+    most = replace(plain, reasoning_delimiters=((), ()), has_lora=True)
+    return {"vllm": CapabilityRange(plain.build_capabilities(), most.build_capabilities())}
+
+
 SPEC = EngineSpec(
     name="vllm",
     settings=VllmEngineSettings,
     supports=VLLM_SETTINGS | {"dtype", "trust_remote_code"},
     build=build,
+    capabilities=describe_capabilities,
     needs_argument=True,
     local=LocalModels(format=SAFETENSORS, accepts=accepts, check_architecture=check_architecture),
     requires=("vllm",),
