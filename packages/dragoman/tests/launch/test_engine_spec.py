@@ -55,7 +55,7 @@ def test_engine_of_other_package_has_section_in_help() -> None:
     assert "How loudly" in section
 
 
-def test_engine_of_other_package_is_served_with_its_setting() -> None:
+def test_engine_of_other_package_reads_its_setting() -> None:
     done = run("-c", SERVED)
     assert done.stdout, done.stderr
     name, capabilities, text = json.loads(done.stdout)
@@ -98,14 +98,14 @@ def test_engine_of_other_package_passes_engine_kit() -> None:
     assert "..." in done.stdout
 
 
-def test_engine_that_is_not_chosen_is_not_imported() -> None:
+def test_other_engine_not_chosen_is_not_imported() -> None:
     program = (
         "import sys, dragoman.settings.fields\nprint([m for m in sys.modules if 'parrot' in m])"
     )
     assert run("-c", program).stdout == "['parrot', 'parrot.spec']\n"
 
 
-def test_engines_support_settings_that_exist() -> None:
+def test_engines_support_existing_settings() -> None:
     for spec in list_engines():
         assert (spec.supports or frozenset()) <= FIELDS_BY_NAME.keys()
     assert SUPPORTED_BY["gpu_layers"] == ("llamacpp",)
