@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import msgspec
@@ -73,13 +74,24 @@ class ParsedBody:
 class BodySchema(Generic[T]):
     """The struct type of a request body, with its decoder.
 
+    A server imports the schemas of all routes and most clients use one or two, so what
+    is costly to build is built for the first body.
+
     rules: exceptions for nested unknown fields.
     """
 
     def __init__(self, type: type[T], rules: NestedRules | None = None) -> None:
-        self.decoder = msgspec.json.Decoder(type)
-        self.names = frozenset(field.encode_name for field in msgspec.structs.fields(type))
-        self.nested = NestedFields(type, rules or NestedRules())
+        self._type = type
+        self._rules = rules or NestedRules()
+        self.names = frozenset(type.__struct_encode_fields__)
+
+    @cached_property
+    def decoder(self) -> msgspec.json.Decoder[T]:
+        return msgspec.json.Decoder(self._type)
+
+    @cached_property
+    def nested(self) -> NestedFields:
+        return NestedFields(self._type, self._rules)
 
 
 @contextmanager
