@@ -11,7 +11,7 @@ import msgspec
 
 from dragoman.core.request import Sampling
 from dragoman.core.strict_yaml import load_yaml
-from dragoman.engines import tiny
+from dragoman.engines.bundled_model import find_bundled_model
 from dragoman.engines.script import load_script
 from dragoman.launch.hub_models import fetch_tokenizer
 from dragoman.launch.model_builder import build_token_backend
@@ -73,13 +73,13 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
         raise ValueError("the profile is set twice: in MODEL and by --profile")
     profile = load(name or simulator.profile or DEFAULT_PROFILE)
     path = (
-        tiny.find_bundled_model()
+        find_bundled_model()
         if simulator.tokenizer is None
         else fetch_tokenizer(simulator.tokenizer)
     )
     tokenizer, eos = _load_tokenizer(path)
     directory = path if path.is_dir() else path.parent
-    template = load_chat_template(settings, directory) or load_template(tiny.find_bundled_model())
+    template = load_chat_template(settings, directory) or load_template(find_bundled_model())
     reasoning, tools = resolve_formats(settings, directory, template, tokenizer)
     recorded_replies = None
     if simulator.sim_dataset is not None:

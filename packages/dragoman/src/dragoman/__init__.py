@@ -111,7 +111,7 @@ if TYPE_CHECKING:
         CONSTRAINED_TOKEN_CAPABILITIES as CONSTRAINED_TOKEN_CAPABILITIES,
         TOKEN_CAPABILITIES as TOKEN_CAPABILITIES,
     )
-    from .engines.tiny import find_bundled_model as find_bundled_model
+    from .engines.bundled_model import find_bundled_model as find_bundled_model
     from .launch.in_process import create_app as create_app
     from .serving.app import Application as Application
     from .settings import (
@@ -204,7 +204,7 @@ _MODULES = {
             "CONSTRAINED_TOKEN_CAPABILITIES",
             "TOKEN_CAPABILITIES",
         ),
-        "engines.tiny": ("find_bundled_model",),
+        "engines.bundled_model": ("find_bundled_model",),
         "launch.in_process": ("create_app",),
         "serving.app": ("Application",),
         "settings": ("Settings", "SettingsError"),

@@ -267,19 +267,26 @@ OTHERS = [
 ]
 OTHER_ENGINES = [
     f"dragoman.engines.{name}"
-    for name in ("upstream", "transformers", "mlx", "encoder", "scripted")
+    for name in ("upstream", "transformers", "mlx", "encoder_engine", "tiny", "remote")
 ]
 
 
-def test_serve_imports_only_its_engine_and_exits_cleanly(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("model", "further"),
+    [("sim", ["dragoman.engines.scripted"]), ("scripted", ["dragoman_sim.engine", "numpy"])],
+)
+def test_serve_imports_only_its_engine_and_exits_cleanly(
+    tmp_path: Path, model: str, further: list[str]
+):
+    names = [*OTHERS, *OTHER_ENGINES, *further]
     code = (
         "import sys\n"
         "from dragoman_cli.main import main\n"
         "try:\n    main()\n"
-        f"finally:\n    print([name for name in {OTHERS + OTHER_ENGINES} if name in sys.modules], "
+        f"finally:\n    print([name for name in {names} if name in sys.modules], "
         f"file=sys.stderr)"
     )
-    command = [sys.executable, "-c", code, "serve", "sim", "--port", "0", "--store", "none"]
+    command = [sys.executable, "-c", code, "serve", model, "--port", "0", "--store", "none"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path) as server:
         assert server.stdout is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -17,11 +18,13 @@ import msgspec
 from ..core.errors import RequestError
 from ..core.tokenizer import Tokenizer
 from ..isolation.worker_pool import LimitExceeded, WorkerLimits, WorkerPool
-from .ending_search import EndingSearch
 from .grammar_compiler import Compiler, CompilerLimits
 from .grammar_matcher import CompiledGrammar
 from .response_grammar import ConstraintGrammar
 from .trial_worker import Outcome, TrialSetup
+
+if TYPE_CHECKING:
+    from .ending_search import EndingSearch
 
 _MAX_REJECTED = 4096
 """Maximum cached rejections, each a digest and a message."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..core.matcher import Matcher
-from .ending_search import Ending, EndingSearch
 
 if TYPE_CHECKING:
     import llguidance
+
+    from .ending_search import Ending, EndingSearch
 
 
 _MAX_FAILURES = 2
@@ -57,9 +56,10 @@ class ClosingMatcher:
             return mask
         # A mask with one allowed token: engines sample through it, so they need no
         # other interface for the ending.
-        only = np.zeros(8 * len(mask), np.uint8)
-        only[self._closing_token] = 1
-        return np.packbits(only, bitorder="little").tobytes()
+        byte, bit = divmod(self._closing_token, 8)
+        only = bytearray(len(mask))
+        only[byte] = 1 << bit
+        return bytes(only)
 
     def allows(self, token: int) -> bool:
         return self._matcher.allows(token) and self.replace(token) == token

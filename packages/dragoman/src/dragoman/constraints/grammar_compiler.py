@@ -17,13 +17,14 @@ from msgspec import Struct
 
 from ..core.errors import RequestError
 from ..core.tokenizer import Tokenizer
-from .ending_search import EndingSearch
 from .grammar_matcher import CompiledGrammar, convert_panics, find_reason
 from .response_grammar import ConstraintGrammar
 from .vocabulary import GrammarVocabulary
 
 if TYPE_CHECKING:
     import llguidance
+
+    from .ending_search import EndingSearch
 
     Tools = tuple[llguidance.LLTokenizer, llguidance.LLParserLimits]
     """The vocabulary in llguidance's form, and the limits of each parser step."""
@@ -85,6 +86,8 @@ class Compiler:
 
     @cached_property
     def endings(self) -> EndingSearch:
+        from .ending_search import EndingSearch  # noqa: PLC0415 - numpy takes long to import
+
         return EndingSearch(self.vocabulary)
 
     @property

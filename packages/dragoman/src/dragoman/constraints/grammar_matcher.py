@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from ..core.errors import EngineError, RequestError
 from ..core.matcher import Matcher
 from .closing_matcher import ClosingMatcher
-from .ending_search import EndingSearch
 
 if TYPE_CHECKING:
     import llguidance
+
+    from .ending_search import EndingSearch
 
     Tools = tuple[llguidance.LLTokenizer, llguidance.LLParserLimits]
     """The vocabulary in llguidance's form, and the limits of each parser step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..constraints.bounded_compiler import BoundedCompiler
 from ..core.encoder import Embedder
@@ -14,13 +15,6 @@ from ..core.prompt_images import ImageProcessor
 from ..core.request import Sampling
 from ..core.token_engine import TokenEngine
 from ..core.weight_updates import Trainable
-from ..engines.batching import (
-    BLOCK_SIZE,
-    BatchingEngine,
-    BlockFiles,
-    EngineLimits,
-    compute_fingerprint,
-)
 from ..isolation.worker_pool import WorkerLimits
 from ..pipeline.detokenizer import Vocabulary
 from ..pipeline.engine_backends import TokenBackend
@@ -41,8 +35,13 @@ from .model_metadata import (
     resolve_served_names,
 )
 
+if TYPE_CHECKING:
+    from ..engines.batching import BatchingEngine, BlockFiles, EngineLimits
+
 
 def build_engine_limits(settings: Settings) -> EngineLimits:
+    from ..engines.batching import EngineLimits  # noqa: PLC0415 - numpy takes long to import
+
     return EngineLimits(
         max_model_len=settings.max_model_len,
         max_num_seqs=settings.max_num_seqs,
@@ -66,6 +65,8 @@ def build_block_files(
     """
     if settings.kv_offloading_dir is None:
         return None
+    from ..engines.batching import BLOCK_SIZE, BlockFiles, compute_fingerprint  # noqa: PLC0415 - as above
+
     files = [*directory.glob("*.safetensors"), *directory.glob("*.json")]
     name = compute_fingerprint(
         files, library, version(library), settings.dtype, device, str(BLOCK_SIZE)

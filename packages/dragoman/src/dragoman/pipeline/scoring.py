@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import anyio.to_thread
-import numpy as np
 
 from ..core.encoder_requests import (
     Embeddings,
@@ -105,6 +104,8 @@ def _compute_cosines(embeddings: Embeddings, n_queries: int) -> RelevanceScores:
     """Compute the cosines of the first `n_queries` embeddings with the others; vectors
     need not be normalized.
     """
+    import numpy as np  # noqa: PLC0415 - takes long to import
+
     vectors = (
         np.frombuffer(b"".join(embeddings.vectors), "<f4")
         .reshape(-1, embeddings.dimensions)

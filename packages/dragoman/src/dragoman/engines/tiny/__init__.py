@@ -1,5 +1,6 @@
 """A small Llama in numpy: the engine without further dependencies."""
 
-from .engine import TinyEngine, find_bundled_model, load
+from ..bundled_model import find_bundled_model
+from .engine import TinyEngine, load
 
 __all__ = ["TinyEngine", "find_bundled_model", "load"]

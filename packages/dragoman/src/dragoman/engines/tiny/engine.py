@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -138,8 +137,3 @@ def load(
         max_positions=model.config.max_positions, num_kv_tokens=131072, max_num_batched_tokens=512
     )
     return TinyEngine(model, config, rng_factory, files=files)
-
-
-def find_bundled_model() -> Path:
-    """Find the model bundled with this package."""
-    return Path(str(resources.files(__package__ or "") / "data"))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ....engines import tiny
+from ....engines.bundled_model import find_bundled_model
 from ....engines.scripted import Script, ScriptedEngine, load_script
 from ....pipeline.engine_backends import EventBackend
 from ....pipeline.served_model import ServedModel
@@ -27,7 +27,7 @@ def build_scripted(settings: Settings, clock: Clock, file: str) -> ServedModel:
 
     file: a script; if empty, replies come from directives in requests.
     """
-    directory = tiny.find_bundled_model()
+    directory = find_bundled_model()
     tokenizer = load_tokenizer(directory)
     name, aliases = resolve_served_names(settings, "scripted")
     limit = settings.max_model_len or SCRIPTED_CONTEXT

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ....engines import tiny
+from ....engines.bundled_model import find_bundled_model
 from ....pipeline.served_model import ServedModel
 from ....serving.clock import Clock
 from ....settings import Settings
@@ -16,7 +17,7 @@ def build_tiny(settings: Settings, clock: Clock, path: str) -> ServedModel:
 
     path: a directory; empty for the bundled model.
     """
-    directory = Path(path) if path else tiny.find_bundled_model()
+    directory = Path(path) if path else find_bundled_model()
     engine = tiny.load(
         directory,
         build_engine_limits(settings),

@@ -38,7 +38,7 @@ def check_architecture(directory: Path, source: str, trust_remote_code: bool) ->
 
 
 def find_bundled() -> Path:
-    from ....engines.tiny import find_bundled_model  # noqa: PLC0415
+    from ....engines.bundled_model import find_bundled_model  # noqa: PLC0415
 
     return find_bundled_model()
 

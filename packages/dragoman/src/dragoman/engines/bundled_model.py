@@ -1,0 +1,13 @@
+"""The small Llama that comes with the package: its directory."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+
+def find_bundled_model() -> Path:
+    """Find the model bundled with this package."""
+    # Importing `engines.tiny` would import numpy, which servers that only use the
+    # tokenizer do not need.
+    return Path(str(resources.files("dragoman.engines") / "tiny" / "data"))
