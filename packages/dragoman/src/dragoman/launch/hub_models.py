@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -47,7 +48,6 @@ from ..hub import (
 )
 from ..hub.file_selection import INDEX
 from ..pipeline.lora_adapters import read_adapter
-from ..pipeline.model_lifecycle import LoadProgress
 from ..settings import Settings
 from .engine_choice import (
     EngineChoice,
@@ -58,6 +58,9 @@ from .engine_choice import (
 from .engine_registry import find_engine, find_engine_of_format
 from .hub_reference import find_reference
 from .model_plan import NAMED, ModelPlan
+
+if TYPE_CHECKING:
+    from ..pipeline.model_lifecycle import LoadProgress
 
 log = logging.getLogger(__name__)
 

@@ -34,9 +34,6 @@ from .model_metadata import resolve_served_names
 
 log = logging.getLogger(__name__)
 
-STORES = "dragoman.stores"
-"""The entry point group in which packages register stores."""
-
 Factory = Callable[[str, Settings], object]
 """Creates a SupportedEngine that is not started, from MODEL's argument and the
 settings.

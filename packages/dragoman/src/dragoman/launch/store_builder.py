@@ -10,7 +10,9 @@ from dragoman_cli.entry_points import load_entry_point
 
 from ..settings import Settings, SettingsError, state_directory
 from ..store import Bounds, MemoryStore, SqliteStore, Store, StoreUnavailable
-from .plugin import STORES
+
+STORES = "dragoman.stores"
+"""The entry point group in which packages register stores."""
 
 
 def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | None:
