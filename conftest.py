@@ -16,6 +16,7 @@ import gc
 import os
 import re
 import signal
+import ssl
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -31,6 +32,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # many times slower.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import httpcore2
 import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, Phase, given, settings
@@ -73,6 +75,26 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 def isolate_state(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Servers that tests start write nothing to the user's home."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def share_certificates() -> Generator[None]:
+    """HTTP clients of tests share one TLS context: reading the certificates of all
+    authorities takes each 30 ms, and hundreds of them only reach loopback.
+    """
+    load = httpcore2.default_ssl_context
+    contexts: dict[tuple[object, ...], ssl.SSLContext] = {}
+
+    def share(**options: bool) -> ssl.SSLContext:
+        # A test that names other authorities gets a context of its own.
+        key = (*options.items(), os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+        if key not in contexts:
+            contexts[key] = load(**options)
+        return contexts[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpcore2, "default_ssl_context", share)
+        yield
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
