@@ -5,9 +5,11 @@ LightLLM's file:).
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator
 from ipaddress import ip_address
 
+import httpcore2
 import httpx2
 import pytest
 
@@ -217,6 +219,24 @@ async def test_fetch_unresolvable_host_raises_request_error():
 
     with pytest.raises(RequestError, match="could not be fetched"):
         await Fetcher(resolve=resolve).fetch("http://a.example/", "here")
+
+
+async def test_fetches_read_certificates_once(monkeypatch: pytest.MonkeyPatch):
+    async def resolve(_host: str, _port: int) -> list[str]:
+        raise OSError
+
+    contexts: list[ssl.SSLContext] = []
+
+    def load(**_: bool) -> ssl.SSLContext:
+        contexts.append(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        return contexts[-1]
+
+    monkeypatch.setattr(httpcore2, "default_ssl_context", load)
+    fetcher = Fetcher(resolve=resolve)
+    for _ in range(3):
+        with pytest.raises(RequestError, match="could not be fetched"):
+            await fetcher.fetch("https://a.example/", "here")
+    assert len(contexts) == 1
 
 
 async def test_fetch_over_real_connection_sends_original_host():

@@ -143,6 +143,9 @@ class ApiClient:
             headers=headers,
             # A proxy cannot reach this machine's loopback addresses.
             trust_env=not is_loopback(url),
+            # Redirects are not followed, so a client of an http:// URL needs none of the
+            # authorities' certificates, which take 30 ms to read.
+            verify=urlsplit(url).scheme != "http",
         )
 
     def __enter__(self) -> ApiClient:
