@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import unicodedata
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -315,6 +317,23 @@ def test_load_tokenizer_invalid_config_raises_error(config: str, tmp_path: Path)
     (tmp_path / "tokenizer_config.json").write_text(config)
     with pytest.raises(TokenizerError, match="tokenizer_config"):
         load_tokenizer(tmp_path)
+
+
+def test_load_tokenizer_in_use_is_shared_by_equal_files(tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "two", tmp_path / "more"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "tokenizer.json").write_text(json.dumps(byte_level_data(("<shared>",))))
+    more = {"added_tokens_decoder": {"900": {"content": "<more>", "special": True}}}
+    (folders[2] / "tokenizer_config.json").write_text(json.dumps(more))
+    tokenizer = load_tokenizer(folders[0])
+    assert load_tokenizer(folders[1]) is tokenizer
+    assert load_tokenizer(folders[0], generates=False) is not tokenizer
+    assert "<more>" in load_tokenizer(folders[2]).special_tokens
+    released = weakref.ref(tokenizer)
+    del tokenizer
+    gc.collect()
+    assert released() is None
 
 
 def test_load_tokenizer_missing_file_raises_error(tmp_path: Path) -> None:

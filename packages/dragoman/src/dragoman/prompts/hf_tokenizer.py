@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 import tokenizers
@@ -254,7 +256,7 @@ class HfTokenizer:
 
 def load_tokenizer(directory: Path, *, generates: bool = True) -> HfTokenizer:
     """Load `tokenizer.json`, and added tokens that it lacks from
-    `tokenizer_config.json` if that file exists.
+    `tokenizer_config.json` if that file exists. One that is in use is returned again.
 
     generates: as in HfTokenizer.
 
@@ -273,9 +275,20 @@ def load_tokenizer(directory: Path, *, generates: bool = True) -> HfTokenizer:
             ]
         except (msgspec.MsgspecError, ValueError) as error:
             raise TokenizerError(f"tokenizer_config.json: {error}") from error
-    return HfTokenizer(
-        (directory / "tokenizer.json").read_bytes(), extra_tokens, generates=generates
-    )
+    data = (directory / "tokenizer.json").read_bytes()
+    key = (sha256(data).digest(), tuple(extra_tokens), generates)
+    tokenizer = _loaded_tokenizers.get(key)
+    if tokenizer is None:
+        tokenizer = _loaded_tokenizers[key] = HfTokenizer(data, extra_tokens, generates=generates)
+    return tokenizer
+
+
+_loaded_tokenizers: WeakValueDictionary[tuple[bytes, tuple[AddedToken, ...], bool], HfTokenizer] = (
+    WeakValueDictionary()
+)
+"""The tokenizers in use, by the digest of their files: models that have the same one
+share it. It has no state but its cache, in which each owner finds only its own pieces.
+"""
 
 
 class _Config(msgspec.Struct):

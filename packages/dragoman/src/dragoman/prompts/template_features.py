@@ -78,18 +78,26 @@ def detect_features(
 
     variables: names that the template reads, without those that every template has.
     """
-    fields = {node.attr for node in tree.find_all(nodes.Getattr)}
+    # Walked once: a walk takes longer than all searches in its result.
+    found = list(tree.find_all(nodes.Node))
+    fields = {node.attr for node in found if isinstance(node, nodes.Getattr)}
     fields |= {
         str(node.arg.value)
-        for node in tree.find_all(nodes.Getitem)
-        if isinstance(node.arg, nodes.Const)
+        for node in found
+        if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const)
     }
-    constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
-    literals = {node.data for node in tree.find_all(nodes.TemplateData)}
+    constants = {
+        node.value
+        for node in found
+        if isinstance(node, nodes.Const) and isinstance(node.value, str)
+    }
+    literals = {node.data for node in found if isinstance(node, nodes.TemplateData)}
     splits = [
-        call
-        for call in tree.find_all(nodes.Call)
-        if isinstance(call.node, nodes.Getattr) and call.node.attr == "split"
+        node
+        for node in found
+        if isinstance(node, nodes.Call)
+        and isinstance(node.node, nodes.Getattr)
+        and node.node.attr == "split"
     ]
     split_arguments = [call.args[0] for call in splits if call.args]
     # Probed: templates concatenate or iterate arguments in too many ways for a search
@@ -114,7 +122,9 @@ def detect_features(
         split_separators=frozenset(
             str(node.value) for node in split_arguments if isinstance(node, nodes.Const)
         ),
-        replaces_text=any(node.name == "replace" for node in tree.find_all(nodes.Filter))
+        replaces_text=any(
+            isinstance(node, nodes.Filter) and node.name == "replace" for node in found
+        )
         or "replace" in fields,
         shows_names=_shows_needle(render, [{**_USER, "name": _NEEDLE}]),
     )
