@@ -26,12 +26,19 @@ REQUESTS = 50
 PLACES = 4
 PLACE = Demand("places", PLACES, period=0)
 
+# A process that imported them from this module would import pytest too.
+CONSTANTS = f"""
+from dragoman.tenants.counters import Demand
+
+ATTEMPTS = {ATTEMPTS}
+REQUESTS = {REQUESTS}
+PLACES = {PLACES}
+PLACE = Demand("places", PLACES, period=0)
+"""
 WORKER = """
 import asyncio, os, sys, time
 from dragoman.launch.limits_store import build_counters, build_limits_store
 from dragoman.settings import Settings
-from tests.tenants.test_processes import ATTEMPTS, PLACE, REQUESTS
-from dragoman.tenants.counters import Demand
 
 async def work(counters, task):
     for _ in range(ATTEMPTS // 8):
@@ -57,7 +64,6 @@ HOLDER = """
 import asyncio, os, sys
 from dragoman.launch.limits_store import build_counters, build_limits_store
 from dragoman.settings import Settings
-from tests.tenants.test_processes import PLACE, PLACES
 
 async def main():
     counters = build_counters(build_limits_store(Settings(limits_store=sys.argv[1], keys_file="keys"), os.environ))
@@ -97,7 +103,7 @@ def empty_database(url: str) -> str:
 def start(script: str, address: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(
-        [sys.executable, "-c", script, address],
+        [sys.executable, "-c", CONSTANTS + script, address],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
         cwd=Path(__file__).parents[4],
     )  # fmt: skip
