@@ -1,4 +1,4 @@
-"""Find free ports, and run an ASGI application on one in a thread."""
+"""Find free ports, run an ASGI application on one in a thread, and wait for processes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,17 @@ from contextlib import contextmanager
 
 import uvicorn
 from starlette.types import ASGIApp
+
+POLL_SECONDS = 0.005
+MAX_POLLS = 24_000
+"""Polls after which a test fails: two minutes."""
+
+
+def pause() -> None:
+    """Wait between two polls: a loop without a pause takes the processor from the
+    process that it waits for.
+    """
+    threading.Event().wait(POLL_SECONDS)
 
 
 def find_free_port() -> int:

@@ -20,7 +20,7 @@ from tests.launch.test_process import server
 from websockets.sync.client import connect
 
 from tests.certificates import write_certificate
-from tests.loopback import find_free_port
+from tests.loopback import MAX_POLLS, find_free_port, pause
 
 CONFIG = Path(__file__).parents[2] / "deploy/proxies/nginx.conf"
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
@@ -68,12 +68,13 @@ def run_nginx(folder: Path, backend: str) -> Generator[str]:
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    for _ in range(10**6):
+    for _ in range(MAX_POLLS):
         if process.poll() is not None:
             break
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
+        pause()
     raise AssertionError("nginx did not start; see its error.log")
 
 

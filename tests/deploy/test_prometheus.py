@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
-from tests.loopback import find_free_port
+from tests.loopback import MAX_POLLS, find_free_port, pause
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROMETHEUS = shutil.which("prometheus")
@@ -79,13 +79,14 @@ def scraping(folder: Path, *targets: str) -> Generator[httpx2.Client]:
         httpx2.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=30) as client,
     ):
         try:
-            for _ in range(10**6):
+            for _ in range(MAX_POLLS):
                 assert process.poll() is None
                 try:
                     if client.get("/status/config").status_code == 200:
                         break
                 except httpx2.TransportError:
-                    continue
+                    pass
+                pause()
             yield client
         finally:
             process.kill()

@@ -27,6 +27,7 @@ from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError, load_settings
 from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
 from tests.certificates import write_certificate
+from tests.loopback import MAX_POLLS, POLL_SECONDS
 
 
 @pytest.fixture
@@ -69,10 +70,10 @@ async def list_names(client: httpx2.AsyncClient) -> list[str]:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Poll: models are loaded in threads, and unloaded at the next poll."""
-    for _ in range(10**7):
+    for _ in range(MAX_POLLS):
         if condition():
             return
-        await asyncio.sleep(0)
+        await asyncio.sleep(POLL_SECONDS)
     raise AssertionError
 
 

@@ -19,6 +19,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.loopback import MAX_POLLS, pause
+
 TIMEOUT = 60.0
 """Seconds after which a client counts as hung."""
 SHARES = "dragoman_worker_requests_total"
@@ -82,13 +84,14 @@ class Client:
         """Poll until the condition is true. A request that is lost meanwhile is not an
         error.
         """
-        for _ in range(10**5):
+        for _ in range(MAX_POLLS):
             self.check_running()
             try:
                 if condition():
                     return
             except LOST:
-                continue
+                pass
+            pause()
         raise AssertionError("it has not happened")
 
 
@@ -144,10 +147,10 @@ class Workers(Client):
         assert self.process.poll() is None, self.log
 
     def wait_for_log(self, text: str, count: int = 1) -> None:
-        for _ in range(10**6):
+        for _ in range(MAX_POLLS):
             if self.log.count(text) >= count:
                 return
-            os.sched_yield()
+            pause()
         raise AssertionError(self.log)
 
     def wait_until_replaced(self, restarts: int, count: int) -> None:

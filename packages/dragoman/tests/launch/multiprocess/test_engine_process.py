@@ -27,6 +27,7 @@ from tests.hub.stub import run_hub
 from dragoman.engines.tiny import find_bundled_model
 from dragoman.launch.multiprocess.worker_checks import check_workers, has_engine_process
 from dragoman.settings import Settings, SettingsError, load_settings
+from tests.loopback import MAX_POLLS, pause
 
 from .processes import EMPTY, LOST, TIMEOUT, Workers, is_running, started
 
@@ -463,13 +464,13 @@ def wait_until_ended(pid: int) -> None:
     """Wait for a process that is not a child. It may stay a zombie if nothing reaps
     orphans.
     """
-    for _ in range(10**7):
+    for _ in range(MAX_POLLS):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
                 return
         except (FileNotFoundError, ProcessLookupError):
             return
-        os.sched_yield()
+        pause()
     raise AssertionError(pid)
 
 

@@ -37,7 +37,7 @@ from dragoman.launch.multiprocess.supervisor import (
 from dragoman.launch.multiprocess.worker_checks import check_workers
 from dragoman.settings import Settings, SettingsError, load_settings
 from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
-from tests.loopback import serve_app
+from tests.loopback import MAX_POLLS, pause, serve_app
 
 from .processes import EMPTY, LOST, TIMEOUT, Workers, chat, is_running, serving, started
 
@@ -313,10 +313,11 @@ def test_workers_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
         running.process.wait(TIMEOUT)
         host, port = running.address.split(":")
         # They may stay zombies if no process reaps orphans, so the port is checked.
-        for _ in range(10**5):
+        for _ in range(MAX_POLLS):
             with socket.socket() as client:
                 if client.connect_ex((host, int(port))):
                     return
+            pause()
         raise AssertionError(running.log)
 
 
