@@ -106,7 +106,7 @@ def routes() -> Iterable[str]:
     table = build_routes(Features(ui=True), meters, HttpMetrics())
     for module, declared in table.items():
         for route in declared:
-            yield _route(route.path, ", ".join(route.handlers), route, module)
+            yield _route(route.path, ", ".join(route.operations), route, module)
     yield _route(ResponsesWebSocket.path, "WebSocket", ResponsesWebSocket, "responses.websocket")
 
 

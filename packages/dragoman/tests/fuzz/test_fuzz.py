@@ -149,7 +149,7 @@ async def test_fuzz_requests_long_run_get_valid_dialect_responses(run: int, tmp_
 def test_fuzz_sketches_cover_every_route() -> None:
     """A new route needs an entry in `requests.SKETCHES`."""
     assert set(SKETCHES) == {
-        (method, path) for path, route in TABLE.items() for method in route.handlers
+        (method, path) for path, route in TABLE.items() for method in route.operations
     }
 
 

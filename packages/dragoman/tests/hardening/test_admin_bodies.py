@@ -24,7 +24,7 @@ BODIES = {
 ROUTES = [
     (path, method)
     for path, route in TABLE.items()
-    for method in route.handlers
+    for method in route.operations
     if route.access is Access.ADMIN and method != "GET"
 ]
 

@@ -59,7 +59,7 @@ TABLE = table()
 CALLS = [
     (path, method)
     for path, route in TABLE.items()
-    for method in (*route.handlers, "HEAD", "PATCH", "OPTIONS")
+    for method in (*route.operations, "HEAD", "PATCH", "OPTIONS")
 ]
 
 

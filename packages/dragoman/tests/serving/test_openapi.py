@@ -36,10 +36,10 @@ from tests.serving.test_tenancy import serving, tenant
 
 from dragoman.core.errors import RequestError
 from dragoman.dialects.interfaces import ReaderOptions
+from dragoman.dialects.json_body import JsonBody
 from dragoman.dialects.registry import list_parameters
-from dragoman.serving.routes.openapi import generation, ollama_operations
-from dragoman.serving.routes.openapi.document import CATALOG, to_path_template
-from dragoman.serving.routes.openapi.operation import Body
+from dragoman.serving.route import Operation
+from dragoman.serving.routes.openapi.document import to_path_template
 from dragoman.serving.serving_options import ServingOptions
 
 RUNS = 3
@@ -54,40 +54,21 @@ GOLDEN_ROUTES = {
 }
 BODIES = {
     body.name: body
-    for operation in CATALOG.values()
+    for route in routes()
+    for operation in route.operations.values()
     for body in operation.bodies
-    if isinstance(body, Body)
-}
-TABLES: dict[str, Body | tuple[Body, ...]] = {
-    "chat": generation.CHAT_REQUEST,
-    "completions": generation.COMPLETION_REQUEST,
-    "responses": generation.RESPONSE_REQUEST,
-    "messages": generation.MESSAGES_REQUEST,
-    "count_tokens": generation.COUNT_REQUEST,
-    "embeddings": generation.EMBEDDING_REQUEST,
-    "cohere_embed": generation.COHERE_REQUEST,
-    "rerank": generation.RERANK_REQUEST,
-    "score": generation.SCORE_REQUEST,
-    "generate": generation.GENERATE_REQUEST,
-    "sampling_params": (generation.GENERATE_REQUEST.nested or {})["sampling_params"],
-    "sglang": generation.SGLANG_REQUEST,
-    "sglang_params": (generation.SGLANG_REQUEST.nested or {})["sampling_params"],
-    "tgi": generation.TGI_REQUEST,
-    "tgi_params": (generation.TGI_REQUEST.nested or {})["parameters"],
-    "ollama_chat": ollama_operations.OLLAMA_CHAT_REQUEST,
-    "ollama_generate": ollama_operations.OLLAMA_GENERATE_REQUEST,
-    "ollama_options": (ollama_operations.OLLAMA_CHAT_REQUEST.nested or {})["options"],
-    "ollama_embed": ollama_operations.OLLAMA_EMBED_REQUEST,
-    "ollama_embeddings": ollama_operations.OLLAMA_EMBEDDINGS_REQUEST,
-    "ollama_model": ollama_operations.OLLAMA_MODEL_REQUEST,
-    "tokenize": (generation.TOKENIZE_TEXT, generation.TOKENIZE_CHAT),
-    "detokenize": generation.DETOKENIZE_REQUEST,
+    if isinstance(body, JsonBody)
 }
 
 
-def bodies_of(dialect: str) -> tuple[Body, ...]:
-    bodies = TABLES[dialect]
-    return bodies if isinstance(bodies, tuple) else (bodies,)
+def find_bodies(table: str) -> list[JsonBody]:
+    """Return the bodies, or nested objects of bodies, whose parameters are in a table."""
+    nested = [inner for body in BODIES.values() for inner in (body.nested or {}).values()]
+    return [
+        body
+        for body in (*BODIES.values(), *nested)
+        if body.table is not None and body.table.rows[0].dialect == table
+    ]
 
 
 def schema_of(name: str) -> dict[str, Any]:
@@ -95,15 +76,25 @@ def schema_of(name: str) -> dict[str, Any]:
 
 
 def test_openapi_describes_exactly_registered_routes() -> None:
-    """A new route needs an entry in a catalog of serving/routes/openapi."""
     registered = {
-        (method, to_path_template(route.path)) for route in routes() for method in route.handlers
+        (method, to_path_template(route.path)) for route in routes() for method in route.operations
     }
-    assert set(CATALOG) == registered
     described = {
         (method.upper(), path) for path, item in document()["paths"].items() for method in item
     }
     assert {each for each in described if not each[0].startswith("X-")} == registered
+
+
+def test_operation_without_description_raises_error() -> None:
+    """A handler cannot become part of a route without the text of the document."""
+    operation = next(iter(routes()[0].operations.values()))
+    declared: Any = Operation
+    with pytest.raises(TypeError, match=r"tag.*summary.*responses"):
+        declared(operation.handler)
+    for route in routes():
+        for declared in route.operations.values():
+            assert declared.tag
+            assert declared.summary, route.path
 
 
 def test_openapi_document_is_valid() -> None:
@@ -129,14 +120,14 @@ def test_openapi_document_is_valid() -> None:
 def test_openapi_properties_equal_listed_parameters(dialect: str) -> None:
     rows = {row.name for row in list_parameters() if row.dialect == dialect}
     assert rows == {
-        name for body in bodies_of(dialect) for name in schema_of(body.name)["properties"]
+        name for body in find_bodies(dialect) for name in schema_of(body.name)["properties"]
     }
 
 
 @pytest.mark.parametrize("name", sorted(examples.DIALECTS))
 def test_openapi_accepts_parameter_examples(name: str) -> None:
     known = examples.DIALECTS[name]
-    (body,) = bodies_of(name)
+    body, *_ = find_bodies(name)
     for parameter in known.examples:
         sent = examples.body(name, parameter)
         assert find_errors({"$ref": REF + body.name}, sent) == [], parameter
@@ -151,7 +142,7 @@ def test_openapi_rejected_values_rejected_by_reader(name: str) -> None:
     field is an error.
     """
     known = examples.DIALECTS[name]
-    (body,) = bodies_of(name)
+    body, *_ = find_bodies(name)
     rejected = 0
     for field in schema_of(body.name)["properties"]:
         for value in WRONG:

@@ -85,7 +85,7 @@ def test_routes_declare_access_and_envelope():
     for route in ROUTES:
         assert isinstance(route.access, Access), route.path
         assert route.envelope in ENVELOPES, route.path
-        assert route.handlers, route.path
+        assert route.operations, route.path
     assert all(TABLE.values())
 
 
@@ -126,7 +126,7 @@ async def test_routes_missing_key_returns_401_in_envelope(
     for route in ROUTES:
         if route.access is Access.PUBLIC:
             continue
-        method = next(iter(route.handlers))
+        method = next(iter(route.operations))
         answer = await send(server, method, fill(route.path), headers)
         assert answer.status_code == 401, route.path
         assert answer.headers["www-authenticate"] == "Bearer"
@@ -138,11 +138,11 @@ async def test_routes_wrong_method_returns_405_in_envelope(
     server: ServerHarness, headers: dict[str, str]
 ):
     for route in ROUTES:
-        assert "PATCH" not in route.handlers
+        assert "PATCH" not in route.operations
         answer = await send(server, "PATCH", fill(route.path), headers, ADMIN)
         assert answer.status_code == 405, route.path
         allowed = set(answer.headers["allow"].split(", "))
-        assert allowed == {*route.handlers, *(("HEAD",) if "GET" in route.handlers else ())}, (
+        assert allowed == {*route.operations, *(("HEAD",) if "GET" in route.operations else ())}, (
             route.path
         )
         assert find_format(answer) == FORMATS[route.envelope.resolve(headers).name], route.path
@@ -154,7 +154,7 @@ async def test_admin_routes_user_key_returns_403_in_envelope(
     routes = [route for route in ROUTES if route.access is Access.ADMIN]
     assert routes
     for route in routes:
-        answer = await send(server, next(iter(route.handlers)), fill(route.path), USER)
+        answer = await send(server, next(iter(route.operations)), fill(route.path), USER)
         assert (answer.status_code, find_format(answer)) == (403, FORMATS[route.envelope.name]), (
             route.path
         )

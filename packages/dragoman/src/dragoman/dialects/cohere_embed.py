@@ -17,6 +17,7 @@ from .bounds import AtLeastOne
 from .field_errors import check_one_of, invalid_value, missing_parameter
 from .generation_fields import resolve_model
 from .interfaces import Header, ReaderOptions
+from .json_body import JsonBody
 from .json_encoding import replace_surrogates
 from .parameter_table import Note, ParameterTable, accept, reject
 from .request_body import BodySchema, ParsedBody
@@ -77,6 +78,11 @@ COHERE_EMBED = ParameterTable(
         *accept("priority", note="requests are processed in turn, input by input"),
         *reject("images", "only text input is supported", []),
     ),
+)
+
+
+COHERE_REQUEST = JsonBody(
+    "CohereEmbedRequest", (CohereEmbedBody,), COHERE_EMBED, example={"texts": ["Hello"]}
 )
 
 

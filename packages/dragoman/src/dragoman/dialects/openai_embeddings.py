@@ -15,6 +15,7 @@ from .bounds import AtLeastOne, CountOrUnlimited, TokenId
 from .field_errors import invalid_value, missing_parameter
 from .generation_fields import resolve_model
 from .interfaces import Header, Profile, ReaderOptions
+from .json_body import JsonBody
 from .parameter_table import Note, ParameterTable, accept, reject
 from .request_body import BodySchema, ParsedBody
 
@@ -88,6 +89,11 @@ EMBEDDINGS = ParameterTable(
         *reject("embed_dtype", "only float32 is supported", "float32"),
         *reject("endianness", "only little-endian is supported", "little", "native"),
     ),
+)
+
+
+EMBEDDING_REQUEST = JsonBody(
+    "EmbeddingRequest", (EmbeddingsBody,), EMBEDDINGS, example={"input": "Hello"}
 )
 
 

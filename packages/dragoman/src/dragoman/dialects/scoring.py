@@ -19,6 +19,7 @@ from .bounds import Count
 from .field_errors import invalid_value, missing_parameter
 from .generation_fields import resolve_model
 from .interfaces import Header, Profile, ReaderOptions
+from .json_body import JsonBody
 from .json_encoding import replace_surrogates
 from .openai_embeddings import TEXT_INPUT_ROWS, PromptUsage, TextInputFields, build_prompt_usage
 from .parameter_table import Note, ParameterTable, reject
@@ -120,6 +121,17 @@ RERANK = ParameterTable(
     ),
 )
 SCORE = ParameterTable("score", (ScoreBody,), _SHARED_ROWS)
+
+
+RERANK_REQUEST = JsonBody(
+    "RerankRequest",
+    (RerankBody,),
+    RERANK,
+    example={"query": "capital of Japan", "documents": ["Tokyo", "Rome"]},
+)
+SCORE_REQUEST = JsonBody(
+    "ScoreRequest", (ScoreBody,), SCORE, example={"queries": "Japan", "documents": ["Tokyo"]}
+)
 
 
 class RerankCall(Struct, frozen=True):

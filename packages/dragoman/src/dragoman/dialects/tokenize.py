@@ -17,6 +17,7 @@ from .chat.wire import CHAT_NESTED, ChatPromptFields
 from .field_errors import missing_parameter
 from .generation_fields import resolve_model
 from .interfaces import ReaderOptions
+from .json_body import HELLO, JsonBody
 from .json_encoding import replace_surrogates
 from .parameter_table import Note, ParameterTable, accept, reject
 from .request_body import BodySchema, ParsedBody
@@ -83,6 +84,17 @@ DETOKENIZE = ParameterTable(
     "detokenize",
     (DetokenizeBody,),
     accept("skip_special_tokens", note="ignored, as in vLLM: every token is decoded"),
+)
+
+
+TOKENIZE_TEXT = JsonBody(
+    "TokenizeTextRequest", (TokenizeTextBody,), TOKENIZE, example={"prompt": "Hello"}
+)
+TOKENIZE_CHAT = JsonBody(
+    "TokenizeChatRequest", (ChatPromptFields, TokenizeFields), TOKENIZE, example={"messages": HELLO}
+)
+DETOKENIZE_REQUEST = JsonBody(
+    "DetokenizeRequest", (DetokenizeBody,), DETOKENIZE, example={"tokens": [5, 6, 7]}
 )
 
 _COMMON = BodySchema(TokenizeFields)

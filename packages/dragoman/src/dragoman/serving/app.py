@@ -45,7 +45,7 @@ from .port_faults import PortController
 from .recent_requests import RecentRequests
 from .request_log import RequestLog
 from .responder import ResponseOutcome
-from .route import Handler, Route
+from .route import Handler, Operation, Route
 from .routes import batches, message_batches
 from .routes.responses.background import BackgroundRuns
 from .routes.responses.websocket import ResponsesWebSocket
@@ -115,8 +115,9 @@ class FallbackEndpoint(Endpoint):
         policy: AccessPolicy,
         http_metrics: HttpMetrics,
     ) -> None:
+        operation = Operation(handler, "Other", "Answer unknown paths", ())
         super().__init__(
-            Route("*", access, BY_CLIENT, dict.fromkeys(METHODS, handler)),
+            Route("*", access, BY_CLIENT, dict.fromkeys(METHODS, operation)),
             service,
             policy,
             http_metrics,

@@ -69,25 +69,25 @@ class Endpoint:
             ClientGone: the client has disconnected.
         """
         policy = self._policy
-        handlers = self.route.handlers
+        operations = self.route.operations
         policy.check_headers(http.headers, requires_host=http.http_version != "1.0")
         policy.check_origin(http.headers, self.route.access, reads=method in ("GET", "HEAD"))
         # A preflight carries no key, so it is answered before authentication.
-        preflight_headers = policy.cors.build_preflight_headers(method, http.headers, handlers)
+        preflight_headers = policy.cors.build_preflight_headers(method, http.headers, operations)
         if preflight_headers is not None:
             return CompleteResponse(200, [*http.build_headers(), *preflight_headers], b"", 0)
         browser_handler = self.route.browser_handler
         if browser_handler is not None and method in ("GET", "HEAD") and accepts_html(http.headers):
             return await browser_handler(http)
         caller = policy.keyring.authenticate(http.headers, self.route.access)
-        handler = handlers.get("GET" if method == "HEAD" else method)
-        if handler is None:
-            allowed = (*handlers, *(("HEAD",) if "GET" in handlers else ()))
-            message = f"{method} is not allowed on {self.route.path}; use {', '.join(handlers)}."
+        operation = operations.get("GET" if method == "HEAD" else method)
+        if operation is None:
+            allowed = (*operations, *(("HEAD",) if "GET" in operations else ()))
+            message = f"{method} is not allowed on {self.route.path}; use {', '.join(operations)}."
             raise MethodNotAllowed(message, allowed=allowed)
         http.record.owner = caller.owner
         try:
-            return await handler(
+            return await operation.handler(
                 msgspec.structs.replace(
                     http, caller=caller, service=restrict_service(self._service, caller)
                 )

@@ -39,7 +39,7 @@ class InternalClient:
 
     def __init__(self, service: Service, routes: Iterable[Route]) -> None:
         self._service = service
-        self._routes = {route.path: route for route in routes if "POST" in route.handlers}
+        self._routes = {route.path: route for route in routes if "POST" in route.operations}
 
     async def __call__(self, caller: Caller, path: str, body: bytes) -> InternalResponse:
         """Call a handler. Errors of the request become a status, not an exception.
@@ -67,7 +67,7 @@ class InternalClient:
             BodyMemoryShare(service.body_budget),
         )
         try:
-            result = await call_handler(route.handlers["POST"](http))
+            result = await call_handler(route.operations["POST"].handler(http))
         finally:
             # As `Endpoint.handle` does for requests over HTTP.
             http.body_memory.release()

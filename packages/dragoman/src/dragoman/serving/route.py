@@ -1,10 +1,14 @@
-"""A route: a path with its handlers."""
+"""A route: a path with its operations."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+from msgspec import Struct
+
+from ..dialects.json_body import JsonBody
+from .api_description import ApiResponse, Form, Query
 from .auth import Access
 from .error_envelope import ErrorEnvelope
 from .handler_result import HandlerResult
@@ -14,14 +18,43 @@ Handler = Callable[[HttpRequest], Awaitable[HandlerResult]]
 
 
 @dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of a route, with its description in the OpenAPI document.
+
+    handler: answers the requests.
+    tag: the section of the document.
+    responses: the possible responses, except errors.
+    bodies: the possible bodies of the request.
+    accepts_binary: the body may also be a file.
+    generates: the method generates text, so the headers for generation apply.
+    is_cached: the response has an ETag, and clients that have this version get a 304.
+    envelopes: the error envelopes if the body decides between several; empty means the
+        route's envelope.
+    """
+
+    handler: Handler
+    tag: str
+    summary: str
+    responses: tuple[ApiResponse, ...]
+    bodies: tuple[JsonBody | type[Struct] | Form, ...] = ()
+    is_body_optional: bool = False
+    accepts_binary: bool = False
+    query: tuple[Query, ...] = ()
+    generates: bool = False
+    is_cached: bool = False
+    envelopes: tuple[ErrorEnvelope, ...] = ()
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
-    """A path with its handlers.
+    """A path with its operations.
 
     path: literal, or a pattern such as `/v1/responses/{id}`.
     access: the required access.
     envelope: the format of all its errors, including those of authentication and of the
         method.
-    handlers: handlers by method; HEAD is handled as GET without the body.
+    operations: operations by method; HEAD is handled as GET without the body.
     browser_handler: handles the GET of a browser that opens the address; needs no key,
         since browsers cannot send one.
     root: a path without a route of its own; unknown paths below it get this route's
@@ -31,6 +64,6 @@ class Route:
     path: str
     access: Access
     envelope: ErrorEnvelope
-    handlers: Mapping[str, Handler]
+    operations: Mapping[str, Operation]
     browser_handler: Handler | None = None
     root: str | None = None

@@ -12,8 +12,10 @@ from msgspec import Meta, Raw, Struct
 
 from ..bounds import MAX_MESSAGES, AtLeastOne, CountOrUnlimited
 from ..generation_fields import DecodingFields
+from ..json_body import HELLO, JsonBody
 from ..parameter_table import SHARED_ROWS, Note, ParameterTable, accept, reject, warn
 from ..unknown_fields import NestedRules, TaggedFields
+from .threads import ThreadReference
 
 
 class CacheControl(Struct, frozen=True):
@@ -363,4 +365,21 @@ COUNT_TOKENS = ParameterTable(
     "count_tokens",
     (MessagesPromptFields,),
     accept(*_NOT_COUNTED, note="does not change the count"),
+)
+
+
+THREAD = JsonBody("Thread", (ThreadReference,))
+MESSAGES_REQUEST = JsonBody(
+    "MessagesRequest",
+    (MessagesPromptFields, MessagesBody),
+    MESSAGES,
+    nested={"thread": THREAD},
+    example={"max_tokens": 64, "messages": HELLO},
+)
+COUNT_REQUEST = JsonBody(
+    "CountTokensRequest",
+    (MessagesPromptFields,),
+    COUNT_TOKENS,
+    nested={"thread": THREAD},
+    example={"messages": HELLO},
 )

@@ -17,6 +17,7 @@ from ..generation_fields import (
     ResponseFormat,
     StructuredOutputs,
 )
+from ..json_body import HELLO, JsonBody
 from ..parameter_table import (
     CACHE_RETENTION,
     SHARED_ROWS,
@@ -320,4 +321,9 @@ CHAT = ParameterTable(
         *SHARED_ROWS,
         *_UNSUPPORTED,
     ),
+)
+
+
+CHAT_REQUEST = JsonBody(
+    "ChatRequest", (ChatPromptFields, ChatBody), CHAT, example={"messages": HELLO}
 )

@@ -10,6 +10,7 @@ from ..bounds import Logprobs, TokenId
 from ..generation_fields import (
     GenerationFields,
 )
+from ..json_body import JsonBody
 from ..parameter_table import SHARED_ROWS, Note, ParameterTable, reject
 
 
@@ -49,4 +50,12 @@ COMPLETIONS = ParameterTable(
         *SHARED_ROWS,
         *_UNSUPPORTED,
     ),
+)
+
+
+COMPLETION_REQUEST = JsonBody(
+    "CompletionRequest",
+    (CompletionsBody,),
+    COMPLETIONS,
+    example={"prompt": "Once upon a time", "max_tokens": 8},
 )

@@ -11,6 +11,7 @@ from msgspec import Meta, Raw, Struct
 
 from ..bounds import INT32, MAX_LOGPROBS, MAX_MESSAGES, Count, Penalty, Probability, TokenId
 from ..generation_fields import SamplingFields
+from ..json_body import JsonBody
 from ..parameter_table import Note, ParameterTable, accept, reject, warn
 from ..unknown_fields import NestedRules, TaggedFields
 
@@ -277,4 +278,38 @@ OLLAMA_MODEL = ParameterTable(
         *reject("template", "there is no Modelfile to override", ""),
         *reject("options", "there is no Modelfile to override", {}),
     ),
+)
+
+
+_OPTIONS = {"options": JsonBody("OllamaRequestOptions", (OllamaOptions,), OLLAMA_OPTIONS)}
+OLLAMA_CHAT_REQUEST = JsonBody(
+    "OllamaChatRequest",
+    (OllamaChatBody,),
+    OLLAMA_CHAT,
+    _OPTIONS,
+    {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]},
+)
+OLLAMA_GENERATE_REQUEST = JsonBody(
+    "OllamaGenerateRequest",
+    (OllamaGenerateBody,),
+    OLLAMA_GENERATE,
+    _OPTIONS,
+    {"model": "tiny", "prompt": "Once upon a time", "options": {"num_predict": 8}},
+)
+OLLAMA_EMBED_REQUEST = JsonBody(
+    "OllamaEmbedRequest",
+    (OllamaEmbedBody,),
+    OLLAMA_EMBED,
+    _OPTIONS,
+    {"model": "tiny", "input": "Hello"},
+)
+OLLAMA_EMBEDDINGS_REQUEST = JsonBody(
+    "OllamaEmbeddingsRequest",
+    (OllamaEmbeddingsBody,),
+    OLLAMA_EMBEDDINGS,
+    _OPTIONS,
+    {"model": "tiny", "prompt": "Hello"},
+)
+OLLAMA_MODEL_REQUEST = JsonBody(
+    "OllamaModelRequest", (OllamaModelBody,), OLLAMA_MODEL, None, {"model": "tiny"}
 )

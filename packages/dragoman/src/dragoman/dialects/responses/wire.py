@@ -15,6 +15,7 @@ from msgspec import Meta, Raw, Struct
 
 from ..bounds import AtLeastOne, CountOrUnlimited
 from ..generation_fields import DecodingFields, JsonSchemaFormat, StreamOptions
+from ..json_body import JsonBody
 from ..json_encoding import escape_line_breaks
 from ..parameter_table import (
     CACHE_RETENTION,
@@ -446,4 +447,9 @@ RESPONSES = ParameterTable(
         *accept("session_id", note="a hint for routers"),
         *_UNSUPPORTED,
     ),
+)
+
+
+RESPONSE_REQUEST = JsonBody(
+    "ResponseRequest", (ResponsesBody,), RESPONSES, example={"input": "Hello"}
 )

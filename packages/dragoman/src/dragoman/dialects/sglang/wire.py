@@ -16,6 +16,7 @@ from ..bounds import (
     RequestId,
     TokenId,
 )
+from ..json_body import JsonBody
 from ..parameter_table import Note, ParameterTable, accept, reject, warn
 
 MAX_TOP_LOGPROBS = 20
@@ -132,4 +133,17 @@ SGLANG_PARAMS = ParameterTable(
         *reject("custom_params", "there is no plugin that uses it", {}),
         *reject("watermark", "watermarking is not supported", False),
     ),
+)
+
+
+SGLANG_REQUEST = JsonBody(
+    "SglangRequest",
+    (SglangBody,),
+    SGLANG,
+    nested={
+        "sampling_params": JsonBody(
+            "SglangSamplingParameters", (SglangSamplingParams,), SGLANG_PARAMS
+        )
+    },
+    example={"text": "Once upon a time", "sampling_params": {"max_new_tokens": 8}},
 )

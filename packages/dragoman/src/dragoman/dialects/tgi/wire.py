@@ -21,6 +21,7 @@ from ..bounds import (
     TokenId,
 )
 from ..generation_fields import SamplingFields
+from ..json_body import JsonBody
 from ..parameter_table import Note, ParameterTable, accept, reject
 
 MAX_BEST_OF = 20
@@ -152,6 +153,15 @@ TGI_PARAMS = ParameterTable(
         *reject("token_healing_unmerge_last_token", "token healing is not supported", 0),
         *reject("move_kv_to_decode_node", "disaggregated prefill is not supported"),
     ),
+)
+
+
+TGI_REQUEST = JsonBody(
+    "TgiRequest",
+    (TgiBody,),
+    TGI,
+    nested={"parameters": JsonBody("TgiRequestParameters", (TgiParameters,), TGI_PARAMS)},
+    example={"inputs": "Once upon a time", "parameters": {"max_new_tokens": 8}},
 )
 
 

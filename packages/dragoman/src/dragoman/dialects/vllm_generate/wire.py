@@ -11,6 +11,7 @@ from ..generation_fields import (
     DecodingFields,
     StreamOptions,
 )
+from ..json_body import JsonBody
 from ..parameter_table import Note, ParameterTable, accept, reject
 
 
@@ -63,4 +64,17 @@ SAMPLING_PARAMS = ParameterTable(
         *reject("logprob_token_ids", "logprobs are available only for the most likely tokens", []),
         *reject("best_of", "use n", 1),
     ),
+)
+
+
+GENERATE_REQUEST = JsonBody(
+    "TokenGenerationRequest",
+    (GenerateBody,),
+    GENERATE,
+    nested={
+        "sampling_params": JsonBody(
+            "VllmSamplingParameters", (VllmSamplingParams,), SAMPLING_PARAMS
+        )
+    },
+    example={"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 8}},
 )

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from ...core.errors import Conflict, NotFound
 from ...dialects.field_errors import abbreviate
-from ...dialects.openai_batches import BatchObject, read_batch_request
+from ...dialects.openai_batches import BatchBody, BatchObject, read_batch_request
 from ...dialects.pagination import read_page_query
 from ...store import UNCLAIMED_RUN, CommitConflict, Key, Put, Record, Replace, Store
 from .. import file_store
+from ..api_description import OBJECT_PAGE, PAGE, response
 from ..auth import Access
 from ..client_warnings import reject_unknown_fields
 from ..durable_jobs import JobRunner
@@ -27,7 +28,7 @@ from ..openai_batch_job import FINAL_STATES, decode_batch, process_batch
 from ..record_pages import list_records, require_store
 from ..requested_file import build_no_such_file_error
 from ..responder import Responder
-from ..route import Route
+from ..route import Operation, Route
 from ..service import Service
 
 BATCH = "batch"
@@ -43,10 +44,32 @@ def build_routes(new_batches: asyncio.Event) -> Sequence[Route]:
     user = Access.USER
     return (
         Route(
-            "/v1/batches", user, OPENAI, {"GET": list_batches, "POST": partial(create, new_batches)}
+            "/v1/batches",
+            user,
+            OPENAI,
+            {
+                "GET": Operation(list_batches, "Batches", "List batches", OBJECT_PAGE, query=PAGE),
+                "POST": Operation(
+                    partial(create, new_batches),
+                    "Batches",
+                    "Create a batch",
+                    (response(BatchObject),),
+                    (BatchBody,),
+                ),
+            },
         ),
-        Route("/v1/batches/{batch}", user, OPENAI, {"GET": show}),
-        Route("/v1/batches/{batch}/cancel", user, OPENAI, {"POST": cancel}),
+        Route(
+            "/v1/batches/{batch}",
+            user,
+            OPENAI,
+            {"GET": Operation(show, "Batches", "Retrieve a batch", (response(BatchObject),))},
+        ),
+        Route(
+            "/v1/batches/{batch}/cancel",
+            user,
+            OPENAI,
+            {"POST": Operation(cancel, "Batches", "Cancel a batch", (response(BatchObject),))},
+        ),
     )
 
 

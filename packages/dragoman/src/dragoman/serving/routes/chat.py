@@ -11,17 +11,22 @@ from msgspec import Raw
 from ...core.errors import NotFound, RequestError
 from ...core.reply import Reply
 from ...dialects.chat import read_chat_call
+from ...dialects.chat.response_schemas import ChatCompletion, ChatCompletionChunk
 from ...dialects.chat.stored_chat import (
+    ChatUpdate,
     StoredChat,
     StoredChatFields,
     read_stored_chat,
     read_update,
     render_deleted_chat,
 )
+from ...dialects.chat.wire import CHAT_REQUEST
 from ...dialects.field_errors import abbreviate
 from ...dialects.interfaces import Header, Writer
+from ...dialects.openai_errors import OpenAIErrorBody
 from ...dialects.pagination import paginate, read_page_query, render_page, unknown_cursor_error
 from ...store import CommitConflict, Delete, Key, Put, Record, Replace, Store
+from ..api_description import EVENTS, OBJECT_PAGE, PAGE, DeletedObjectResponse, Query, response
 from ..auth import Access
 from ..call_admission import admit_call, build_header
 from ..call_reading import read_call
@@ -31,7 +36,7 @@ from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..reply_persistence import ReplyPersistence
 from ..responder import Responder
-from ..route import Route
+from ..route import Operation, Route
 
 CHAT_KIND = "chat_completion"
 
@@ -40,9 +45,74 @@ def build_routes() -> Sequence[Route]:
     completion = "/v1/chat/completions/{id}"
     user = Access.USER
     return (
-        Route("/v1/chat/completions", user, OPENAI, {"POST": create, "GET": list_all}),
-        Route(completion, user, OPENAI, {"GET": show, "POST": update, "DELETE": delete}),
-        Route(f"{completion}/messages", user, OPENAI, {"GET": list_messages}),
+        Route(
+            "/v1/chat/completions",
+            user,
+            OPENAI,
+            {
+                "POST": Operation(
+                    create,
+                    "Chat Completions",
+                    "Answer a conversation",
+                    (
+                        response(ChatCompletion),
+                        response(ChatCompletionChunk, OpenAIErrorBody, media=EVENTS),
+                    ),
+                    (CHAT_REQUEST,),
+                    generates=True,
+                    description="A stream ends with `data: [DONE]`, or with an error and nothing "
+                    "after it.",
+                ),
+                "GET": Operation(
+                    list_all,
+                    "Chat Completions",
+                    "List stored completions",
+                    OBJECT_PAGE,
+                    query=(*PAGE, Query("model", str, "Only completions of this model.")),
+                    description="`metadata[KEY]=VALUE` in the query selects by metadata.",
+                ),
+            },
+        ),
+        Route(
+            completion,
+            user,
+            OPENAI,
+            {
+                "GET": Operation(
+                    show,
+                    "Chat Completions",
+                    "Retrieve a stored completion",
+                    (response(ChatCompletion),),
+                ),
+                "POST": Operation(
+                    update,
+                    "Chat Completions",
+                    "Replace a stored completion's metadata",
+                    (response(ChatCompletion),),
+                    (ChatUpdate,),
+                ),
+                "DELETE": Operation(
+                    delete,
+                    "Chat Completions",
+                    "Delete a stored completion",
+                    (response(DeletedObjectResponse),),
+                ),
+            },
+        ),
+        Route(
+            f"{completion}/messages",
+            user,
+            OPENAI,
+            {
+                "GET": Operation(
+                    list_messages,
+                    "Chat Completions",
+                    "List the messages of a stored completion's request",
+                    OBJECT_PAGE,
+                    query=PAGE,
+                )
+            },
+        ),
     )
 
 

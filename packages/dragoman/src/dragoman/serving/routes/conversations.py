@@ -10,7 +10,10 @@ from ...dialects.pagination import PageRow, read_page_query, render_page, unknow
 from ...dialects.responses import InputItem
 from ...dialects.responses.conversations import (
     CONVERSATION_PREFIX,
+    ConversationBody,
     ConversationItems,
+    ConversationItemsBody,
+    ConversationUpdate,
     get_id_prefix,
     read_add_body,
     read_create_body,
@@ -18,6 +21,7 @@ from ...dialects.responses.conversations import (
     render_conversation,
     render_deleted_conversation,
 )
+from ...dialects.responses.response_schemas import ConversationObject, DeletedConversation
 from ...store import (
     Append,
     CommitConflict,
@@ -31,6 +35,7 @@ from ...store import (
     Store,
     is_storable,
 )
+from ..api_description import OBJECT_PAGE, PAGE, response
 from ..auth import Access
 from ..call_reading import parse_body
 from ..client_warnings import reject_unknown_fields
@@ -38,7 +43,7 @@ from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
-from ..route import Route
+from ..route import Operation, Route
 from .responses.history import CONVERSATION_KIND, ITEMS_SERIES, build_no_such_conversation_error
 
 
@@ -46,14 +51,80 @@ def build_routes() -> Sequence[Route]:
     conversation = "/v1/conversations/{id}"
     user = Access.USER
     return (
-        Route("/v1/conversations", user, OPENAI, {"POST": create}),
-        Route(conversation, user, OPENAI, {"GET": show, "POST": update, "DELETE": delete}),
-        Route(f"{conversation}/items", user, OPENAI, {"GET": list_items, "POST": add_items}),
+        Route(
+            "/v1/conversations",
+            user,
+            OPENAI,
+            {
+                "POST": Operation(
+                    create,
+                    "Conversations",
+                    "Create a conversation",
+                    (response(ConversationObject),),
+                    (ConversationBody,),
+                    is_body_optional=True,
+                )
+            },
+        ),
+        Route(
+            conversation,
+            user,
+            OPENAI,
+            {
+                "GET": Operation(
+                    show,
+                    "Conversations",
+                    "Retrieve a conversation",
+                    (response(ConversationObject),),
+                ),
+                "POST": Operation(
+                    update,
+                    "Conversations",
+                    "Replace a conversation's metadata",
+                    (response(ConversationObject),),
+                    (ConversationUpdate,),
+                ),
+                "DELETE": Operation(
+                    delete,
+                    "Conversations",
+                    "Delete a conversation",
+                    (response(DeletedConversation),),
+                ),
+            },
+        ),
+        Route(
+            f"{conversation}/items",
+            user,
+            OPENAI,
+            {
+                "GET": Operation(
+                    list_items,
+                    "Conversations",
+                    "List a conversation's items",
+                    OBJECT_PAGE,
+                    query=PAGE,
+                ),
+                "POST": Operation(
+                    add_items,
+                    "Conversations",
+                    "Add items to a conversation",
+                    OBJECT_PAGE,
+                    (ConversationItemsBody,),
+                ),
+            },
+        ),
         Route(
             f"{conversation}/items/{{item}}",
             user,
             OPENAI,
-            {"GET": show_item, "DELETE": delete_item},
+            {
+                "GET": Operation(
+                    show_item, "Conversations", "Retrieve an item", (response(dict[str, object]),)
+                ),
+                "DELETE": Operation(
+                    delete_item, "Conversations", "Delete an item", (response(ConversationObject),)
+                ),
+            },
         ),
     )
 

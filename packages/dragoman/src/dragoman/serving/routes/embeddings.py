@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core.errors import NotFound
-from ...dialects.cohere_embed import read_cohere_embed, render_cohere_embed
-from ...dialects.openai_embeddings import read_embeddings, render_embeddings
+from ...dialects.cohere_embed import (
+    COHERE_REQUEST,
+    CohereEmbedResponse,
+    read_cohere_embed,
+    render_cohere_embed,
+)
+from ...dialects.openai_embeddings import (
+    EMBEDDING_REQUEST,
+    EmbeddingsResponse,
+    read_embeddings,
+    render_embeddings,
+)
 from ...pipeline.embedding import embed
+from ..api_description import response
 from ..auth import Access
 from ..call_reading import read_call
 from ..encoding_call import (
@@ -21,17 +32,46 @@ from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..request_terms import find_queue_share
 from ..responder import Responder
-from ..route import Route
+from ..route import Operation, Route
 
 
 def build_routes() -> Sequence[Route]:
+    cohere = Operation(
+        create_cohere_embeddings,
+        "Embeddings",
+        "Embed texts, as in Cohere's API",
+        (response(CohereEmbedResponse),),
+        (COHERE_REQUEST,),
+    )
     return (
-        Route("/v1/embeddings", Access.USER, OPENAI, {"POST": create_embeddings}),
+        Route(
+            "/v1/embeddings",
+            Access.USER,
+            OPENAI,
+            {
+                "POST": Operation(
+                    create_embeddings,
+                    "Embeddings",
+                    "Embed texts",
+                    (response(EmbeddingsResponse),),
+                    (EMBEDDING_REQUEST,),
+                )
+            },
+        ),
         *(
-            Route(path, Access.USER, OPENAI, {"POST": create_cohere_embeddings})
+            Route(path, Access.USER, OPENAI, {"POST": cohere})
             for path in ("/v2/embed", "/cohere/v2/embed")
         ),
-        Route("/pooling", Access.USER, OPENAI, {"POST": refuse_pooling}),
+        Route(
+            "/pooling",
+            Access.USER,
+            OPENAI,
+            {
+                "POST": Operation(
+                    refuse_pooling, "Embeddings", "Not supported: token embeddings", ()
+                )
+            },
+        ),
     )
 
 

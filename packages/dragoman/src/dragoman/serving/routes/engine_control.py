@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -17,6 +17,7 @@ from ...core.scriptable_engine import Scriptable
 from ...core.simulated_engine import SimulationState
 from ...dialects.request_body import check_text, translate_error
 from ...pipeline.lora_adapters import Adapter
+from ..api_description import MODEL, TEXT, ApiResponse, Query, response
 from ..auth import Access
 from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
@@ -25,7 +26,7 @@ from ..port_faults import PortCommand, PortController, PortState
 from ..queried_model import select_queried_models
 from ..request_log import RequestLogLine
 from ..responder import Responder
-from ..route import Route
+from ..route import Operation, Route
 
 T = TypeVar("T")
 
@@ -77,6 +78,12 @@ MAX_WARNING_LENGTH = 200
 """Characters; limited because warnings repeat names of unknown fields from the request.
 """
 
+_MODE = Query(
+    "mode",
+    Literal["abort", "wait", "keep"],
+    "The handling of running requests; the default is `abort`.",
+)
+
 
 def build_routes(port_controller: PortController | None) -> Sequence[Route]:
     """Build the routes, with vLLM's paths where vLLM has them.
@@ -84,30 +91,265 @@ def build_routes(port_controller: PortController | None) -> Sequence[Route]:
     port_controller: None unless the server is simulated.
     """
     admin = Access.ADMIN
-    simulation = {"GET": show_simulation, "PUT": change_simulation, "POST": change_simulation}
-    apply = partial(apply_port_commands, port_controller)
-    listener = {"GET": partial(show_ports, port_controller), "PUT": apply, "POST": apply}
+    replace_faults = Operation(
+        set_faults,
+        "Simulation",
+        "Replace the injected faults",
+        (response(list[dict[str, Any]]),),
+        query=(MODEL,),
+        description="The body is a list of faults.",
+    )
+    set_speed = Operation(
+        change_simulation,
+        "Simulation",
+        "Change the speed of simulated time",
+        (response(SimulatedModels),),
+        (SimulationChange,),
+    )
+    set_ports = Operation(
+        partial(apply_port_commands, port_controller),
+        "Simulation",
+        "Close, reset or open ports",
+        (response(PortStates),),
+        (PortCommand,),
+    )
     return (
-        Route("/sleep", admin, OPENAI, {"POST": sleep}),
-        Route("/wake_up", admin, OPENAI, {"POST": wake_up}),
-        Route("/is_sleeping", admin, OPENAI, {"GET": is_sleeping}),
-        Route("/pause", admin, OPENAI, {"POST": pause}),
-        Route("/resume", admin, OPENAI, {"POST": resume}),
-        Route("/is_paused", admin, OPENAI, {"GET": is_paused}),
-        Route("/abort_requests", admin, OPENAI, {"POST": abort}),
-        Route("/collective_rpc", admin, OPENAI, {"POST": refuse_rpc}),
-        Route("/v1/load_lora_adapter", admin, OPENAI, {"POST": load_adapter}),
-        Route("/v1/unload_lora_adapter", admin, OPENAI, {"POST": unload_adapter}),
-        Route("/dragoman/reply", admin, OPENAI, {"POST": enqueue_reply}),
+        Route(
+            "/sleep",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    sleep,
+                    "Administration",
+                    "Free the memory of the engines",
+                    (response(SleepResult),),
+                    query=(
+                        Query(
+                            "level", Literal["0", "1", "2"], "0 only pauses; 2 also drops weights."
+                        ),
+                        _MODE,
+                        MODEL,
+                    ),
+                )
+            },
+        ),
+        Route(
+            "/wake_up",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    wake_up,
+                    "Administration",
+                    "Wake the engines",
+                    (response(WakeResult),),
+                    query=(
+                        Query(
+                            "tags",
+                            Literal["weights", "kv_cache", "scheduling"],
+                            "The parts to wake; default: all.",
+                            is_list=True,
+                        ),
+                        MODEL,
+                    ),
+                )
+            },
+        ),
+        Route(
+            "/is_sleeping",
+            admin,
+            OPENAI,
+            {
+                "GET": Operation(
+                    is_sleeping,
+                    "Administration",
+                    "Show whether an engine sleeps",
+                    (response(SleepState),),
+                    query=(MODEL,),
+                )
+            },
+        ),
+        Route(
+            "/pause",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    pause,
+                    "Administration",
+                    "Pause generation",
+                    (response(StateName),),
+                    query=(
+                        _MODE,
+                        Query(
+                            "clear_cache", Literal["true", "false"], "Whether caches are cleared."
+                        ),
+                        MODEL,
+                    ),
+                )
+            },
+        ),
+        Route(
+            "/resume",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    resume,
+                    "Administration",
+                    "Resume generation",
+                    (response(StateName),),
+                    query=(MODEL,),
+                )
+            },
+        ),
+        Route(
+            "/is_paused",
+            admin,
+            OPENAI,
+            {
+                "GET": Operation(
+                    is_paused,
+                    "Administration",
+                    "Show whether an engine is paused",
+                    (response(PauseState),),
+                    query=(MODEL,),
+                )
+            },
+        ),
+        Route(
+            "/abort_requests",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    abort,
+                    "Administration",
+                    "Abort all requests",
+                    (response(AbortResult),),
+                    (AbortBody,),
+                    is_body_optional=True,
+                    query=(MODEL,),
+                )
+            },
+        ),
+        Route(
+            "/collective_rpc",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    refuse_rpc, "Administration", "Not supported: calls of methods by name", ()
+                )
+            },
+        ),
+        Route(
+            "/v1/load_lora_adapter",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    load_adapter,
+                    "Administration",
+                    "Load an adapter",
+                    (ApiResponse(media=TEXT),),
+                    (AdapterLoad,),
+                )
+            },
+        ),
+        Route(
+            "/v1/unload_lora_adapter",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    unload_adapter,
+                    "Administration",
+                    "Unload an adapter",
+                    (ApiResponse(media=TEXT),),
+                    (AdapterUnload,),
+                )
+            },
+        ),
+        Route(
+            "/dragoman/reply",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    enqueue_reply,
+                    "Simulation",
+                    "Enqueue a scripted reply",
+                    (
+                        ApiResponse(
+                            media=None, status=204, description="The reply is in the queue."
+                        ),
+                    ),
+                    query=(MODEL,),
+                    description="The body is a reply, as in docs/scripted.md.",
+                )
+            },
+        ),
         Route(
             "/dragoman/faults",
             admin,
             OPENAI,
-            {"GET": show_faults, "PUT": set_faults, "POST": set_faults},
+            {
+                "GET": Operation(
+                    show_faults,
+                    "Simulation",
+                    "List the injected faults",
+                    (response(list[dict[str, Any]]),),
+                    query=(MODEL,),
+                ),
+                "PUT": replace_faults,
+                "POST": replace_faults,
+            },
         ),
-        Route("/dragoman/requests", admin, OPENAI, {"GET": list_requests}),
-        Route("/dragoman/simulator", admin, OPENAI, simulation),
-        Route("/dragoman/listener", admin, OPENAI, listener),
+        Route(
+            "/dragoman/requests",
+            admin,
+            OPENAI,
+            {
+                "GET": Operation(
+                    list_requests,
+                    "Administration",
+                    "List the last requests without their content (--ui)",
+                    (response(RequestSummaries),),
+                )
+            },
+        ),
+        Route(
+            "/dragoman/simulator",
+            admin,
+            OPENAI,
+            {
+                "GET": Operation(
+                    show_simulation,
+                    "Simulation",
+                    "Show the simulated models",
+                    (response(SimulatedModels),),
+                ),
+                "PUT": set_speed,
+                "POST": set_speed,
+            },
+        ),
+        Route(
+            "/dragoman/listener",
+            admin,
+            OPENAI,
+            {
+                "GET": Operation(
+                    partial(show_ports, port_controller),
+                    "Simulation",
+                    "List the ports with their states",
+                    (response(PortStates),),
+                ),
+                "PUT": set_ports,
+                "POST": set_ports,
+            },
+        ),
     )
 
 
@@ -425,3 +667,31 @@ async def change_simulation(http: HttpRequest) -> JsonResponse | Responder:
     for simulation in simulations:
         simulation.set_time_scale(change.time_scale)
     return await show_simulation(http)
+
+
+class StateName(Struct, frozen=True):
+    status: Literal["paused", "resumed"]
+
+
+class WakeResult(Struct, frozen=True):
+    status: Literal["awake", "sleeping"]
+    tags: list[str] | None
+
+
+class RequestSummary(RequestLogLine, kw_only=True):
+    """A line of the request log with warnings.
+
+    warnings: the parts of the request that had no effect.
+    """
+
+    warnings: list[str]
+
+
+class RequestSummaries(Struct, frozen=True):
+    object: Literal["list"]
+    data: list[RequestSummary]
+
+
+class SimulatedModels(Struct, frozen=True):
+    object: Literal["list"]
+    data: list[SimulatedModel]

@@ -7,16 +7,30 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from ...core.errors import NotFound, Unsupported
+from ...dialects.anthropic.wire import MESSAGES_REQUEST
 from ...dialects.chat import read_chat
+from ...dialects.chat.wire import CHAT_REQUEST
 from ...dialects.completions.reader import read_completions
+from ...dialects.completions.wire import COMPLETION_REQUEST
 from ...dialects.interfaces import GenerationCall, ReaderOptions
-from ...dialects.prompt_explanation import PromptDifference, PromptExplanation, render_explanation
-from ...dialects.vllm_generate.body_renderer import render_generate_body
+from ...dialects.json_body import JsonBody
+from ...dialects.prompt_explanation import (
+    ExplanationBody,
+    PromptDifference,
+    PromptExplanation,
+    render_explanation,
+)
+from ...dialects.responses.wire import RESPONSE_REQUEST
+from ...dialects.sglang.wire import SGLANG_REQUEST
+from ...dialects.tgi.wire import TGI_REQUEST
+from ...dialects.vllm_generate.body_renderer import RenderedGenerateBody, render_generate_body
 from ...dialects.vllm_generate.reader import read_generate
+from ...dialects.vllm_generate.wire import GENERATE_REQUEST
 from ...pipeline.engine_backends import TokenBackend
 from ...pipeline.recent_prompts import RecentPrompts, count_common_prefix
 from ...pipeline.request_preparation import TokenJob
 from ...pipeline.served_model import ServedModel
+from ..api_description import response
 from ..auth import Access
 from ..call_admission import AdmittedCall, build_header, prepare_call
 from ..call_reading import read_call
@@ -24,7 +38,7 @@ from ..error_envelope import ANTHROPIC, OPENAI, RESPONSES, ErrorEnvelope
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
-from ..route import Handler, Route
+from ..route import Handler, Operation, Route
 from .messages import read_conversation
 from .responses.create import read_call_with_history
 from .tgi import read_generate_call
@@ -108,13 +122,25 @@ def build_routes(recent_prompts: RecentPrompts | None) -> Sequence[Route]:
     """
     chat = _build_reader(read_chat)
     completions = _build_reader(read_completions)
-    explained: tuple[tuple[str, ErrorEnvelope, HttpCallReader], ...] = (
-        ("/v1/chat/completions", OPENAI, chat),
-        ("/v1/completions", OPENAI, completions),
-        ("/v1/responses", RESPONSES, read_call_with_history),
-        ("/v1/messages", ANTHROPIC, _read_messages_call),
-        ("/inference/v1/generate", OPENAI, _build_reader(read_generate)),
-        ("/generate", OPENAI, read_generate_call),
+    explained: tuple[tuple[str, ErrorEnvelope, HttpCallReader, str, tuple[JsonBody, ...]], ...] = (
+        ("/v1/chat/completions", OPENAI, chat, "Chat Completions", (CHAT_REQUEST,)),
+        ("/v1/completions", OPENAI, completions, "Completions", (COMPLETION_REQUEST,)),
+        ("/v1/responses", RESPONSES, read_call_with_history, "Responses", (RESPONSE_REQUEST,)),
+        ("/v1/messages", ANTHROPIC, _read_messages_call, "Messages", (MESSAGES_REQUEST,)),
+        (
+            "/inference/v1/generate",
+            OPENAI,
+            _build_reader(read_generate),
+            "Tokens",
+            (GENERATE_REQUEST,),
+        ),
+        (
+            "/generate",
+            OPENAI,
+            read_generate_call,
+            "SGLang and TGI",
+            (SGLANG_REQUEST, TGI_REQUEST),
+        ),
     )
     user = Access.USER
     render_all = build_render_handler(completions, as_list=True)
@@ -124,12 +150,46 @@ def build_routes(recent_prompts: RecentPrompts | None) -> Sequence[Route]:
                 f"{path}/explain",
                 user,
                 envelope,
-                {"POST": build_explain_handler(read, recent_prompts)},
+                {
+                    "POST": Operation(
+                        build_explain_handler(read, recent_prompts),
+                        tag,
+                        "Show how the prompt is rendered and cached (--explain)",
+                        (response(ExplanationBody),),
+                        bodies,
+                    )
+                },
             )
-            for path, envelope, read in explained
+            for path, envelope, read, tag, bodies in explained
         ),
-        Route("/v1/chat/completions/render", user, OPENAI, {"POST": build_render_handler(chat)}),
-        Route("/v1/completions/render", user, OPENAI, {"POST": render_all}),
+        Route(
+            "/v1/chat/completions/render",
+            user,
+            OPENAI,
+            {
+                "POST": Operation(
+                    build_render_handler(chat),
+                    "Chat Completions",
+                    "Render a conversation to a body for /inference/v1/generate (--explain)",
+                    (response(RenderedGenerateBody),),
+                    (CHAT_REQUEST,),
+                )
+            },
+        ),
+        Route(
+            "/v1/completions/render",
+            user,
+            OPENAI,
+            {
+                "POST": Operation(
+                    render_all,
+                    "Completions",
+                    "Render prompts to bodies for /inference/v1/generate (--explain)",
+                    (response(list[RenderedGenerateBody]),),
+                    (COMPLETION_REQUEST,),
+                )
+            },
+        ),
     )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import mimetypes
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 from starlette.datastructures import FormData
 
 from ...dialects.anthropic.files import (
     FileMetadata,
+    FilePage,
     is_anthropic_request,
     read_file_page_query,
     render_deleted_file,
@@ -18,10 +21,21 @@ from ...dialects.anthropic.files import (
 )
 from ...dialects.anthropic.files import read_expiry_seconds as read_anthropic_expiry
 from ...dialects.anthropic.message_batches import format_timestamp
+from ...dialects.anthropic.response_schemas import DeletedAnthropicFile
 from ...dialects.field_errors import invalid_value
 from ...dialects.openai_files import FileObject, read_expiry_seconds, read_purpose, render_deleted
 from ...dialects.pagination import read_page_query
 from ...store import Record
+from ..api_description import (
+    BINARY,
+    PAGE,
+    ApiResponse,
+    DeletedObjectResponse,
+    Form,
+    ObjectPage,
+    Query,
+    response,
+)
 from ..auth import Access
 from ..error_envelope import BY_CLIENT
 from ..file_store import FILE_KIND, find_file, is_complete, read_chunks
@@ -32,30 +46,102 @@ from ..record_pages import list_newest_first, list_records, require_store
 from ..replay_responder import ReplayResponder
 from ..requested_file import delete_file, load_file_record
 from ..responder import RawFraming, Responder
-from ..route import Handler, Route
+from ..route import Handler, Operation, Route
 from ..uploads import OCTET_STREAM, UploadDescription, find_file_part, read_fields, store_upload
 
 _BATCH_TTL = 30 * 86400
 """Seconds for which OpenAI keeps the input files of batches by default."""
 _MAX_LISTED = 10_000
 
+_UPLOAD = Form(
+    {
+        "file": (bytes, "The content."),
+        "purpose": (
+            str,
+            "`batch` or another of OpenAI's purposes; not in Anthropic's API.",
+        ),
+        "expires_after[anchor]": (
+            Literal["created_at"],
+            "The start of the file's lifetime.",
+        ),
+        "expires_after[seconds]": (
+            int,
+            "Lifetime of the file, in seconds.",
+        ),
+        "expires_in_seconds": (
+            int,
+            "Lifetime of the file, in seconds, in Anthropic's API.",
+        ),
+    }
+)
+
 
 def build_routes() -> Sequence[Route]:
     """Build the routes that both vendors have; a request's headers choose the vendor's
     format.
     """
-    collection: dict[str, Handler] = {
-        "GET": _choose_by_client(list_files, list_anthropic_files),
-        "POST": _choose_by_client(upload, upload_anthropic),
-    }
-    item: dict[str, Handler] = {
-        "GET": _choose_by_client(show, show_anthropic),
-        "DELETE": _choose_by_client(delete, delete_anthropic),
-    }
     return (
-        Route("/v1/files", Access.USER, BY_CLIENT, collection),
-        Route("/v1/files/{file}", Access.USER, BY_CLIENT, item),
-        Route("/v1/files/{file}/content", Access.USER, BY_CLIENT, {"GET": show_content}),
+        Route(
+            "/v1/files",
+            Access.USER,
+            BY_CLIENT,
+            {
+                "GET": Operation(
+                    _choose_by_client(list_files, list_anthropic_files),
+                    "Files",
+                    "List files",
+                    (response(ObjectPage, FilePage),),
+                    query=(
+                        Query(
+                            "limit",
+                            Annotated[int, Meta(ge=1)],
+                            "Maximum number of objects per page.",
+                        ),
+                        *PAGE[1:],
+                        Query("purpose", str, "Only files of this purpose."),
+                        Query("page", str, "Anthropic's cursor: `next_page` of the previous page."),
+                    ),
+                    description="With the header `anthropic-version`, in Anthropic's format.",
+                ),
+                "POST": Operation(
+                    _choose_by_client(upload, upload_anthropic),
+                    "Files",
+                    "Upload a file",
+                    (response(FileObject, FileMetadata),),
+                    (_UPLOAD,),
+                    description="With the header `anthropic-version`, in Anthropic's format.",
+                ),
+            },
+        ),
+        Route(
+            "/v1/files/{file}",
+            Access.USER,
+            BY_CLIENT,
+            {
+                "GET": Operation(
+                    _choose_by_client(show, show_anthropic),
+                    "Files",
+                    "Retrieve a file's metadata",
+                    (response(FileObject, FileMetadata),),
+                ),
+                "DELETE": Operation(
+                    _choose_by_client(delete, delete_anthropic),
+                    "Files",
+                    "Delete a file",
+                    (response(DeletedObjectResponse, DeletedAnthropicFile),),
+                ),
+            },
+        ),
+        Route(
+            "/v1/files/{file}/content",
+            Access.USER,
+            BY_CLIENT,
+            {
+                "GET": Operation(
+                    show_content, "Files", "Download a file", (ApiResponse(media=BINARY),)
+                )
+            },
+        ),
     )
 
 

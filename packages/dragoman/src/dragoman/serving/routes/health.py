@@ -6,28 +6,70 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from ..._version import VERSION
+from ...dialects.ollama.response_schemas import VersionObject
 from ...pipeline.model_registry import Models
+from ..api_description import ApiResponse, response
 from ..auth import Access
 from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
-from ..route import Route
+from ..route import Operation, Route
 
 
 def build_routes() -> Sequence[Route]:
     public = Access.PUBLIC
+    health = Operation(
+        check_health,
+        "Server",
+        "Check whether the server is ready",
+        (
+            ApiResponse(media=None, description="Every engine is ready. The body is empty."),
+            ApiResponse(
+                (NotReady,),
+                status=503,
+                description="An engine is not ready, or the server is shutting down.",
+            ),
+        ),
+    )
     return (
         *(
-            Route(path, public, OPENAI, {"GET": check_health})
+            Route(path, public, OPENAI, {"GET": health})
             for path in ("/health", "/healthz", "/readyz")
         ),
-        Route("/livez", public, OPENAI, {"GET": live}),
-        Route("/ping", public, OPENAI, {"GET": check_health, "POST": check_health}),
-        Route("/health_generate", public, OPENAI, {"GET": check_health}),
-        Route("/version", public, OPENAI, {"GET": show_version}),
+        Route(
+            "/livez",
+            public,
+            OPENAI,
+            {
+                "GET": Operation(
+                    live,
+                    "Server",
+                    "Check whether the process responds",
+                    (ApiResponse(media=None, description="Empty."),),
+                )
+            },
+        ),
+        Route(
+            "/ping",
+            public,
+            OPENAI,
+            {"GET": health, "POST": health},
+        ),
+        Route("/health_generate", public, OPENAI, {"GET": health}),
+        Route(
+            "/version",
+            public,
+            OPENAI,
+            {
+                "GET": Operation(
+                    show_version, "Server", "Show the version", (response(VersionObject),)
+                )
+            },
+        ),
     )
 
 
@@ -84,3 +126,13 @@ async def live(_: HttpRequest) -> JsonResponse | Responder:
 
 async def show_version(_: HttpRequest) -> JsonResponse | Responder:
     return JsonResponse(msgspec.json.encode({"version": VERSION}))
+
+
+class NotReady(Struct, frozen=True):
+    """The reason why the server is not ready.
+
+    model: the name of the model that is not ready.
+    """
+
+    reason: str
+    model: str | UnsetType = UNSET

@@ -10,15 +10,19 @@ import msgspec
 from msgspec.structs import replace
 
 from ...core.errors import NotFound, RequestError
+from ...dialects.anthropic.batch_results import MessageBatchResult
 from ...dialects.anthropic.message_batches import (
     MessageBatch,
+    MessageBatchBody,
     MessageBatchCounts,
+    MessageBatchPage,
     format_timestamp,
     read_message_batch,
     render_batch_list,
     render_deleted_batch,
 )
 from ...dialects.anthropic.pagination import read_cursor_query
+from ...dialects.anthropic.response_schemas import DeletedMessageBatch
 from ...dialects.field_errors import abbreviate
 from ...store import (
     UNCLAIMED_RUN,
@@ -32,6 +36,7 @@ from ...store import (
     Replace,
     Store,
 )
+from ..api_description import CURSOR, STORED_LINES, response
 from ..auth import Access
 from ..call_reading import run_in_thread_if_large
 from ..client_warnings import reject_unknown_fields
@@ -53,7 +58,7 @@ from ..message_batch_job import (
 from ..record_pages import list_newest_first, require_store
 from ..replay_responder import ReplayResponder
 from ..responder import RawFraming, Responder
-from ..route import Route
+from ..route import Operation, Route
 from ..service import Service
 
 MESSAGE_BATCH_KIND = "message_batch"
@@ -72,13 +77,62 @@ def build_routes(new_batches: asyncio.Event) -> Sequence[Route]:
             MESSAGE_BATCHES_PATH,
             user,
             ANTHROPIC,
-            {"GET": list_batches, "POST": partial(create, new_batches)},
+            {
+                "GET": Operation(
+                    list_batches,
+                    "Message batches",
+                    "List message batches",
+                    (response(MessageBatchPage),),
+                    query=CURSOR,
+                ),
+                "POST": Operation(
+                    partial(create, new_batches),
+                    "Message batches",
+                    "Create a message batch",
+                    (response(MessageBatch),),
+                    (MessageBatchBody,),
+                ),
+            },
         ),
         Route(
-            f"{MESSAGE_BATCHES_PATH}/{{batch}}", user, ANTHROPIC, {"GET": show, "DELETE": delete}
+            f"{MESSAGE_BATCHES_PATH}/{{batch}}",
+            user,
+            ANTHROPIC,
+            {
+                "GET": Operation(
+                    show, "Message batches", "Retrieve a message batch", (response(MessageBatch),)
+                ),
+                "DELETE": Operation(
+                    delete,
+                    "Message batches",
+                    "Delete a message batch",
+                    (response(DeletedMessageBatch),),
+                ),
+            },
         ),
-        Route(f"{MESSAGE_BATCHES_PATH}/{{batch}}/cancel", user, ANTHROPIC, {"POST": cancel}),
-        Route(f"{MESSAGE_BATCHES_PATH}/{{batch}}/results", user, ANTHROPIC, {"GET": show_results}),
+        Route(
+            f"{MESSAGE_BATCHES_PATH}/{{batch}}/cancel",
+            user,
+            ANTHROPIC,
+            {
+                "POST": Operation(
+                    cancel, "Message batches", "Cancel a message batch", (response(MessageBatch),)
+                )
+            },
+        ),
+        Route(
+            f"{MESSAGE_BATCHES_PATH}/{{batch}}/results",
+            user,
+            ANTHROPIC,
+            {
+                "GET": Operation(
+                    show_results,
+                    "Message batches",
+                    "Read the results, one a line",
+                    (response(MessageBatchResult, media=STORED_LINES),),
+                )
+            },
+        ),
     )
 
 

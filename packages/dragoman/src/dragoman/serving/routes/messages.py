@@ -13,6 +13,8 @@ from ...dialects.anthropic import (
     read_messages,
     render_count_tokens,
 )
+from ...dialects.anthropic.errors import AnthropicErrorBody
+from ...dialects.anthropic.response_schemas import MESSAGE_EVENTS, MessageResponse, TokenCount
 from ...dialects.anthropic.threads import (
     ThreadRequest,
     build_full_body,
@@ -21,6 +23,7 @@ from ...dialects.anthropic.threads import (
     read_thread,
     read_turn,
 )
+from ...dialects.anthropic.wire import COUNT_REQUEST, MESSAGES_REQUEST
 from ...dialects.interfaces import GenerationCall
 from ...pipeline.context_editing import build_edited_prompt
 from ...pipeline.engine_backends import TokenBackend
@@ -28,6 +31,7 @@ from ...pipeline.engine_token_count import count_with_engine
 from ...pipeline.foreign_reasoning import drop_foreign_reasoning
 from ...pipeline.prompt_length import check_countable
 from ...store import Key, Put, Store
+from ..api_description import EVENTS, response
 from ..auth import Access
 from ..call_admission import admit_call, build_header
 from ..call_reading import build_reader_options, parse_body, run_in_thread_if_large
@@ -40,15 +44,45 @@ from ..reply_persistence import ReplyPersistence
 from ..request_context import build_owner_files
 from ..request_terms import build_terms
 from ..responder import Responder
-from ..route import Route
+from ..route import Operation, Route
 
 THREAD_KIND = "thread"
 
 
 def build_routes() -> Sequence[Route]:
     return (
-        Route("/v1/messages", Access.USER, ANTHROPIC, {"POST": create}),
-        Route("/v1/messages/count_tokens", Access.USER, ANTHROPIC, {"POST": count_tokens}),
+        Route(
+            "/v1/messages",
+            Access.USER,
+            ANTHROPIC,
+            {
+                "POST": Operation(
+                    create,
+                    "Messages",
+                    "Answer a conversation",
+                    (
+                        response(MessageResponse),
+                        response(*MESSAGE_EVENTS, AnthropicErrorBody, media=EVENTS),
+                    ),
+                    (MESSAGES_REQUEST,),
+                    generates=True,
+                )
+            },
+        ),
+        Route(
+            "/v1/messages/count_tokens",
+            Access.USER,
+            ANTHROPIC,
+            {
+                "POST": Operation(
+                    count_tokens,
+                    "Messages",
+                    "Count the tokens of a prompt",
+                    (response(TokenCount),),
+                    (COUNT_REQUEST,),
+                )
+            },
+        ),
     )
 
 

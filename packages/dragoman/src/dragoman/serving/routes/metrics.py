@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from ..._version import VERSION
 from ...pipeline.request_metrics import ModelMetrics
+from ..api_description import TEXT, ApiResponse
 from ..auth import Access
 from ..engine_metrics import EngineCollector, build_histogram
 from ..error_envelope import OPENAI
@@ -31,7 +32,7 @@ from ..http_request import HttpRequest
 from ..key_metrics import KeyMetrics, KeyUsage
 from ..merged_metrics import MetricsExchange, build_registry, read_families
 from ..responder import Responder
-from ..route import Handler, Route
+from ..route import Handler, Operation, Route
 
 KEY_PREFIX = "dragoman:key_"
 """Begins the names of the metrics that name API keys."""
@@ -161,7 +162,21 @@ def build_routes(
         none.
     """
     handler = build_metrics_handler(meters, http_metrics, key_metrics, exchange)
-    return (Route("/metrics", Access.PUBLIC, OPENAI, {"GET": handler}),)
+    return (
+        Route(
+            "/metrics",
+            Access.PUBLIC,
+            OPENAI,
+            {
+                "GET": Operation(
+                    handler,
+                    "Server",
+                    "Read the metrics, in Prometheus' format",
+                    (ApiResponse(media=TEXT),),
+                )
+            },
+        ),
+    )
 
 
 def build_metrics_handler(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, nullcontext
 from functools import partial
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -18,9 +19,10 @@ from ...core.errors import (
     Unsupported,
 )
 from ...core.model_download import ModelPuller
-from ...dialects.openai_errors import render_openai_error
+from ...dialects.openai_errors import OpenAIErrorBody, render_openai_error
 from ...pipeline.model_lifecycle import ModelSlot, ModelState
 from ...pipeline.model_registry import Models
+from ..api_description import EVENTS, response
 from ..auth import Access
 from ..error_envelope import OPENAI
 from ..generation_handler import build_stream_headers
@@ -29,7 +31,7 @@ from ..http_request import HttpRequest
 from ..model_downloads import DownloadReport, FileProgress, ModelDownloads
 from ..replay_responder import ReplayResponder
 from ..responder import Responder
-from ..route import Route
+from ..route import Operation, Route
 from .engine_control import decode_body
 
 PROGRESS_INTERVAL = 0.5
@@ -44,17 +46,77 @@ def build_routes(puller: ModelPuller | None, downloads: ModelDownloads | None) -
     downloads: background downloads; None if `puller` is None.
     """
     admin = Access.ADMIN
-    on_models = {
-        "GET": partial(list_states, downloads),
-        "POST": partial(start_download, downloads),
-        "DELETE": refuse_deletion,
-    }
+    loading = (response(Success), response(ModelEvent, OpenAIErrorBody, media=EVENTS))
     return (
-        Route("/models", Access.USER, OPENAI, on_models),
-        Route("/models/sse", Access.USER, OPENAI, {"GET": partial(watch_states, downloads)}),
-        Route("/models/load", admin, OPENAI, {"POST": load}),
-        Route("/models/unload", admin, OPENAI, {"POST": partial(unload, downloads)}),
-        Route("/models/pull", admin, OPENAI, {"POST": partial(pull, puller)}),
+        Route(
+            "/models",
+            Access.USER,
+            OPENAI,
+            {
+                "GET": Operation(
+                    partial(list_states, downloads),
+                    "Models",
+                    "List the models with their states",
+                    (response(ModelStateList),),
+                ),
+                "POST": Operation(
+                    partial(start_download, downloads),
+                    "Models",
+                    "Download a model in the background",
+                    (response(Success),),
+                    (ModelRequest,),
+                ),
+                "DELETE": Operation(
+                    refuse_deletion,
+                    "Models",
+                    "Not supported: models are deleted by the operator",
+                    (),
+                ),
+            },
+        ),
+        Route(
+            "/models/sse",
+            Access.USER,
+            OPENAI,
+            {
+                "GET": Operation(
+                    partial(watch_states, downloads),
+                    "Models",
+                    "Stream the states of the models, and each change",
+                    (response(ModelEvent, media=EVENTS),),
+                )
+            },
+        ),
+        Route(
+            "/models/load",
+            admin,
+            OPENAI,
+            {"POST": Operation(load, "Models", "Load a model", loading, (ModelRequest,))},
+        ),
+        Route(
+            "/models/unload",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    partial(unload, downloads),
+                    "Models",
+                    "Unload a model",
+                    loading,
+                    (ModelRequest,),
+                )
+            },
+        ),
+        Route(
+            "/models/pull",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    partial(pull, puller), "Models", "Download a model", loading, (ModelRequest,)
+                )
+            },
+        ),
     )
 
 
@@ -338,3 +400,7 @@ class _EventFraming:
 def _stream(http: HttpRequest, events: AsyncGenerator[bytes]) -> Responder:
     start = http.build_response_start(build_stream_headers(http))
     return ReplayResponder(events, _EventFraming(http), start, http.service.stream_monitor)
+
+
+class Success(Struct, frozen=True):
+    success: Literal[True]

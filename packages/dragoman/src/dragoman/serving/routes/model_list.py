@@ -4,24 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...dialects.model_list import ModelCard, render_model, render_model_list
+from ...dialects.model_list import (
+    ModelCard,
+    ModelObject,
+    ModelObjectList,
+    render_model,
+    render_model_list,
+)
 from ...pipeline.model_lifecycle import ModelSlot
 from ...pipeline.model_registry import is_name_pattern
 from ...pipeline.served_model import ModelDetails
+from ..api_description import response
 from ..auth import Access
 from ..error_envelope import BY_CLIENT
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
-from ..route import Route
+from ..route import Operation, Route
 
 
 def build_routes() -> Sequence[Route]:
     return (
         # OpenAI's clients are sometimes configured with the wrong base URL `/api/v1`,
         # which is below Ollama's `/api`.
-        Route("/v1/models", Access.USER, BY_CLIENT, {"GET": list_models}, root="/api/v1"),
-        Route("/v1/models/{model:path}", Access.USER, BY_CLIENT, {"GET": show_model}),
+        Route(
+            "/v1/models",
+            Access.USER,
+            BY_CLIENT,
+            {
+                "GET": Operation(
+                    list_models, "Models", "List the models", (response(ModelObjectList),)
+                )
+            },
+            root="/api/v1",
+        ),
+        Route(
+            "/v1/models/{model:path}",
+            Access.USER,
+            BY_CLIENT,
+            {
+                "GET": Operation(
+                    show_model,
+                    "Models",
+                    "Retrieve a model",
+                    (response(ModelObject),),
+                    description="The name may contain slashes.",
+                )
+            },
+        ),
     )
 
 

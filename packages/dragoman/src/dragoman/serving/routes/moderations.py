@@ -9,13 +9,27 @@ from ..auth import Access
 from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
-from ..route import Route
+from ..route import Operation, Route
 
 
 def build_routes() -> Sequence[Route]:
     return (
-        Route("/v1/moderations", Access.USER, OPENAI, {"POST": refuse_moderation}),
-        Route("/classify", Access.USER, OPENAI, {"POST": refuse_classification}),
+        Route(
+            "/v1/moderations",
+            Access.USER,
+            OPENAI,
+            {"POST": Operation(refuse_moderation, "Other", "Not supported: moderation", ())},
+        ),
+        Route(
+            "/classify",
+            Access.USER,
+            OPENAI,
+            {
+                "POST": Operation(
+                    refuse_classification, "Other", "Not supported: classification", ()
+                )
+            },
+        ),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -18,11 +18,18 @@ from ...dialects.ollama import (
     read_ollama_generate,
     render_load_status,
 )
+from ...dialects.ollama.response_schemas import (
+    OllamaChatResponse,
+    OllamaError,
+    OllamaGenerateResponse,
+)
+from ...dialects.ollama.wire import OLLAMA_CHAT_REQUEST, OLLAMA_GENERATE_REQUEST
 from ...pipeline.admit import AdmittedRun
 from ...pipeline.engine_backends import TokenBackend
 from ...pipeline.model_lifecycle import ModelSlot
 from ...pipeline.request_preparation import TokenJob
 from ...pipeline.served_model import ServedModel
+from ..api_description import LINES, response
 from ..auth import Access
 from ..call_admission import admit_call, build_header
 from ..client_warnings import collect_warnings
@@ -31,7 +38,7 @@ from ..generation_handler import build_responder
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
-from ..route import Handler, Route
+from ..route import Operation, Route
 from .ollama_body import NDJSON, read_ollama_call
 from .ollama_keep_alive import apply_keep_alive, explain_keep_alive, unload
 from .ollama_models import find_model_slot
@@ -41,13 +48,33 @@ CallReader = Callable[..., OllamaCall]
 
 
 def build_routes() -> Sequence[Route]:
-    handlers: Mapping[str, Handler] = {
-        "/api/chat": partial(_generate, read=read_ollama_chat, is_chat=True),
-        "/api/generate": partial(_generate, read=read_ollama_generate, is_chat=False),
-    }
-    return [
-        Route(path, Access.USER, OLLAMA, {"POST": handler}) for path, handler in handlers.items()
-    ]
+    chat = Operation(
+        partial(_generate, read=read_ollama_chat, is_chat=True),
+        "Ollama",
+        "Answer a conversation",
+        (response(OllamaChatResponse), response(OllamaChatResponse, OllamaError, media=LINES)),
+        (OLLAMA_CHAT_REQUEST,),
+        generates=True,
+        description="Streams unless `stream` is false. Without messages it loads or unloads the "
+        "model.",
+    )
+    generate = Operation(
+        partial(_generate, read=read_ollama_generate, is_chat=False),
+        "Ollama",
+        "Continue a text",
+        (
+            response(OllamaGenerateResponse),
+            response(OllamaGenerateResponse, OllamaError, media=LINES),
+        ),
+        (OLLAMA_GENERATE_REQUEST,),
+        generates=True,
+        description="Streams unless `stream` is false. Without a prompt it loads or unloads the "
+        "model.",
+    )
+    return (
+        Route("/api/chat", Access.USER, OLLAMA, {"POST": chat}),
+        Route("/api/generate", Access.USER, OLLAMA, {"POST": generate}),
+    )
 
 
 async def _generate(

@@ -16,7 +16,10 @@ from ...dialects.ollama import (
     render_embed,
     render_embeddings,
 )
+from ...dialects.ollama.response_schemas import OllamaEmbedding, OllamaEmbedResponse
+from ...dialects.ollama.wire import OLLAMA_EMBED_REQUEST, OLLAMA_EMBEDDINGS_REQUEST
 from ...pipeline.embedding import embed
+from ..api_description import response
 from ..auth import Access
 from ..client_warnings import collect_warnings
 from ..disconnect import cancel_on_disconnect
@@ -24,7 +27,7 @@ from ..error_envelope import OLLAMA
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
-from ..route import Route
+from ..route import Operation, Route
 from .ollama_body import read_ollama_call
 from .ollama_keep_alive import apply_keep_alive, explain_keep_alive
 from .ollama_models import find_model_slot
@@ -33,8 +36,34 @@ from .ollama_timer import AnswerTimer
 
 def build_routes() -> Sequence[Route]:
     return (
-        Route("/api/embed", Access.USER, OLLAMA, {"POST": create_embeddings}),
-        Route("/api/embeddings", Access.USER, OLLAMA, {"POST": create_embedding}),
+        Route(
+            "/api/embed",
+            Access.USER,
+            OLLAMA,
+            {
+                "POST": Operation(
+                    create_embeddings,
+                    "Ollama",
+                    "Embed texts",
+                    (response(OllamaEmbedResponse),),
+                    (OLLAMA_EMBED_REQUEST,),
+                )
+            },
+        ),
+        Route(
+            "/api/embeddings",
+            Access.USER,
+            OLLAMA,
+            {
+                "POST": Operation(
+                    create_embedding,
+                    "Ollama",
+                    "Embed a text (deprecated)",
+                    (response(OllamaEmbedding),),
+                    (OLLAMA_EMBEDDINGS_REQUEST,),
+                )
+            },
+        ),
     )
 
 

@@ -24,11 +24,20 @@ from ...dialects.ollama import (
     render_show,
     render_tags,
 )
+from ...dialects.ollama.model_info import OllamaShow
+from ...dialects.ollama.response_schemas import (
+    OllamaError,
+    OllamaProcesses,
+    OllamaTags,
+    VersionObject,
+)
+from ...dialects.ollama.wire import OLLAMA_MODEL_REQUEST
 from ...pipeline.embedding import find_embedder
 from ...pipeline.engine_backends import EmbedderBackend, TokenBackend
 from ...pipeline.model_lifecycle import ModelSlot
 from ...pipeline.model_registry import Models, is_name_pattern
 from ...pipeline.served_model import ModelDetails
+from ..api_description import LINES, response
 from ..auth import Access
 from ..client_warnings import collect_warnings
 from ..error_envelope import OLLAMA
@@ -37,7 +46,7 @@ from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..replay_responder import ReplayResponder
 from ..responder import Responder
-from ..route import Route
+from ..route import Operation, Route
 from .ollama_body import NDJSON, read_ollama_call
 from .ollama_keep_alive import may_control_models
 
@@ -64,14 +73,29 @@ _CAPABILITIES = (
 """Capabilities with Ollama's names for them."""
 
 
-_REFUSED = {
-    "/api/delete": ("DELETE", "models are files of the operator, and are deleted there"),
-    "/api/copy": ("POST", "an alias is set with --served-model-name"),
-    "/api/create": ("POST", "a model is configured in the settings file"),
-    "/api/push": ("POST", "models are not uploaded anywhere"),
-    "/api/blobs/{digest}": ("POST", "models are not uploaded"),
-}
-"""Ollama's routes that are rejected, with their method and the reason."""
+_REFUSED = (
+    (
+        "DELETE",
+        "/api/delete",
+        "models are deleted with `dragoman rm`",
+        "models are files of the operator, and are deleted there",
+    ),
+    (
+        "POST",
+        "/api/copy",
+        "aliases are set in the settings",
+        "an alias is set with --served-model-name",
+    ),
+    (
+        "POST",
+        "/api/create",
+        "creation of models",
+        "a model is configured in the settings file",
+    ),
+    ("POST", "/api/push", "uploads of models", "models are not uploaded anywhere"),
+    ("POST", "/api/blobs/{digest}", "uploads of models", "models are not uploaded"),
+)
+"""Ollama's routes that are rejected: method, path, summary and the error's reason."""
 
 
 def build_routes(puller: ModelPuller | None) -> Sequence[Route]:
@@ -81,19 +105,75 @@ def build_routes(puller: ModelPuller | None) -> Sequence[Route]:
     """
     user = Access.USER
     return (
-        Route("/api/tags", user, OLLAMA, {"GET": list_tags}),
-        Route("/api/show", user, OLLAMA, {"POST": show}),
-        Route("/api/ps", user, OLLAMA, {"GET": list_running}),
-        Route("/api/version", Access.PUBLIC, OLLAMA, {"GET": show_version}, root="/api"),
-        Route("/api/pull", user, OLLAMA, {"POST": partial(pull, puller=puller)}),
+        Route(
+            "/api/tags",
+            user,
+            OLLAMA,
+            {"GET": Operation(list_tags, "Ollama", "List the models", (response(OllamaTags),))},
+        ),
+        Route(
+            "/api/show",
+            user,
+            OLLAMA,
+            {
+                "POST": Operation(
+                    show, "Ollama", "Show a model", (response(OllamaShow),), (OLLAMA_MODEL_REQUEST,)
+                )
+            },
+        ),
+        Route(
+            "/api/ps",
+            user,
+            OLLAMA,
+            {
+                "GET": Operation(
+                    list_running, "Ollama", "List the loaded models", (response(OllamaProcesses),)
+                )
+            },
+        ),
+        Route(
+            "/api/version",
+            Access.PUBLIC,
+            OLLAMA,
+            {
+                "GET": Operation(
+                    show_version,
+                    "Ollama",
+                    "Show the version of Ollama's API",
+                    (response(VersionObject),),
+                )
+            },
+            root="/api",
+        ),
+        Route(
+            "/api/pull",
+            user,
+            OLLAMA,
+            {
+                "POST": Operation(
+                    partial(pull, puller=puller),
+                    "Ollama",
+                    "Download a model",
+                    (response(PullProgress), response(PullProgress, OllamaError, media=LINES)),
+                    (OLLAMA_MODEL_REQUEST,),
+                )
+            },
+        ),
         *(
             Route(
                 path,
                 user,
                 OLLAMA,
-                {method: partial(_refuse, f"{method} {path.partition('/{')[0]}", reason)},
+                {
+                    method: Operation(
+                        partial(_refuse, f"{method} {path.partition('/{')[0]}", reason),
+                        "Ollama",
+                        f"Not supported: {summary}",
+                        (),
+                    )
+                },
             )
-            for path, (method, reason) in _REFUSED.items()
+            for method, path, summary, reason in _REFUSED
         ),
     )
 

@@ -8,6 +8,11 @@ from msgspec.structs import replace
 
 from ...core.encoder_requests import RelevanceScores, TextPairs
 from ...dialects.scoring import (
+    RERANK_REQUEST,
+    SCORE_REQUEST,
+    RerankResponse,
+    ScoreResponse,
+    TeiRerankResult,
     read_rerank,
     read_score,
     render_rerank,
@@ -16,6 +21,7 @@ from ...dialects.scoring import (
 )
 from ...pipeline.scoring import score_pairs
 from ...pipeline.served_model import ServedModel
+from ..api_description import response
 from ..auth import Access
 from ..call_reading import read_call
 from ..encoding_call import (
@@ -29,15 +35,29 @@ from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..request_terms import find_queue_share
 from ..responder import Responder
-from ..route import Route
+from ..route import Operation, Route
 
 
 def build_routes() -> Sequence[Route]:
+    rerank_texts = Operation(
+        rerank,
+        "Embeddings",
+        "Order documents by their relevance to a query",
+        (response(RerankResponse, list[TeiRerankResult]),),
+        (RERANK_REQUEST,),
+    )
+    score = Operation(
+        score_texts,
+        "Embeddings",
+        "Score pairs of texts",
+        (response(ScoreResponse),),
+        (SCORE_REQUEST,),
+    )
     rerank_paths = ("/rerank", "/v1/rerank", "/v2/rerank")
     score_paths = ("/score", "/v1/score")
     return (
-        *(Route(path, Access.USER, OPENAI, {"POST": rerank}) for path in rerank_paths),
-        *(Route(path, Access.USER, OPENAI, {"POST": score_texts}) for path in score_paths),
+        *(Route(path, Access.USER, OPENAI, {"POST": rerank_texts}) for path in rerank_paths),
+        *(Route(path, Access.USER, OPENAI, {"POST": score}) for path in score_paths),
     )
 
 

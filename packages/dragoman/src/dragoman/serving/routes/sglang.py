@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -11,13 +12,14 @@ from msgspec import Struct
 from ..._version import VERSION
 from ...core.errors import RequestError, Unsupported
 from ...pipeline.engine_backends import EventBackend, TokenBackend
+from ..api_description import MODEL, TEXT, ApiResponse, Query, response
 from ..auth import Access
 from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..queried_model import find_queried_model
 from ..responder import Responder
-from ..route import Route
+from ..route import Operation, Route
 from .engine_control import decode_body, find_controls
 from .vllm import count_requests, reset_caches
 from .weights import SUPPORTED_TRANSFERS_HINT, check_version, find_trainable, find_weights_on_disk
@@ -38,19 +40,165 @@ TRANSFER_PATHS = (
 def build_routes() -> Sequence[Route]:
     user = Access.USER
     admin = Access.ADMIN
+    model_info = Operation(
+        show_model_info,
+        "SGLang and TGI",
+        "Show the model, as in SGLang",
+        (response(SglangModelInfo),),
+        query=(MODEL,),
+    )
+    transfer = Operation(
+        refuse_transfer, "Weights", "Not supported: pickled tensors and process groups", ()
+    )
+    flush_cache = Operation(
+        flush,
+        "SGLang and TGI",
+        "Clear the prefix cache",
+        (
+            ApiResponse(media=TEXT),
+            ApiResponse(media=TEXT, status=400, description="A part of the cache is in use."),
+        ),
+    )
     return (
-        Route("/get_model_info", user, OPENAI, {"GET": show_model_info}),
-        Route("/model_info", user, OPENAI, {"GET": show_model_info}),
-        Route("/v1/loads", user, OPENAI, {"GET": show_loads}),
-        Route("/get_weight_version", user, OPENAI, {"GET": show_weight_version}),
-        Route("/update_weights_from_disk", admin, OPENAI, {"POST": update_from_disk}),
-        *(Route(path, admin, OPENAI, {"POST": refuse_transfer}) for path in TRANSFER_PATHS),
-        Route("/pause_generation", admin, OPENAI, {"POST": pause}),
-        Route("/continue_generation", admin, OPENAI, {"POST": continue_generation}),
-        Route("/abort_request", admin, OPENAI, {"POST": abort}),
-        Route("/flush_cache", admin, OPENAI, {"GET": flush, "POST": flush}),
-        Route("/release_memory_occupation", admin, OPENAI, {"POST": release}),
-        Route("/resume_memory_occupation", admin, OPENAI, {"POST": resume}),
+        Route(
+            "/get_model_info",
+            user,
+            OPENAI,
+            {"GET": model_info},
+        ),
+        Route(
+            "/model_info",
+            user,
+            OPENAI,
+            {"GET": model_info},
+        ),
+        Route(
+            "/v1/loads",
+            user,
+            OPENAI,
+            {
+                "GET": Operation(
+                    show_loads,
+                    "SGLang and TGI",
+                    "Count running and waiting requests, as in SGLang",
+                    (response(Loads),),
+                    query=(Query("format", Literal["json"], "Prometheus' format is at /metrics."),),
+                )
+            },
+        ),
+        Route(
+            "/get_weight_version",
+            user,
+            OPENAI,
+            {
+                "GET": Operation(
+                    show_weight_version,
+                    "Weights",
+                    "Show the version of the weights, as in SGLang",
+                    (response(WeightVersion),),
+                    query=(MODEL,),
+                )
+            },
+        ),
+        Route(
+            "/update_weights_from_disk",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    update_from_disk,
+                    "Weights",
+                    "Update the weights from a directory below --weights-dir",
+                    (response(DiskUpdated),),
+                    (DiskUpdate,),
+                    query=(MODEL,),
+                )
+            },
+        ),
+        *(Route(path, admin, OPENAI, {"POST": transfer}) for path in TRANSFER_PATHS),
+        Route(
+            "/pause_generation",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    pause,
+                    "Administration",
+                    "Pause generation, as in SGLang",
+                    (response(SglangState),),
+                    (SglangPause,),
+                    is_body_optional=True,
+                    query=(MODEL,),
+                )
+            },
+        ),
+        Route(
+            "/continue_generation",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    continue_generation,
+                    "Administration",
+                    "Resume generation, as in SGLang",
+                    (response(SglangState),),
+                    query=(MODEL,),
+                )
+            },
+        ),
+        Route(
+            "/abort_request",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    abort,
+                    "Administration",
+                    "Abort all requests, as in SGLang",
+                    (ApiResponse(media=None, description="Empty."),),
+                    (SglangAbort,),
+                    query=(MODEL,),
+                )
+            },
+        ),
+        Route(
+            "/flush_cache",
+            admin,
+            OPENAI,
+            {"GET": flush_cache, "POST": flush_cache},
+        ),
+        Route(
+            "/release_memory_occupation",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    release,
+                    "Administration",
+                    "Free the engines' memory",
+                    (response(None),),
+                    (MemoryTags,),
+                    is_body_optional=True,
+                    query=(MODEL,),
+                )
+            },
+        ),
+        Route(
+            "/resume_memory_occupation",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    resume,
+                    "Administration",
+                    "Restore the engines' memory",
+                    (response(None),),
+                    (MemoryTags,),
+                    is_body_optional=True,
+                    query=(MODEL,),
+                )
+            },
+        ),
     )
 
 
@@ -265,3 +413,8 @@ async def _read_tags(http: HttpRequest) -> set[str]:
     if tags - {"weights", "kv_cache"}:
         raise Unsupported("`tags` are `weights` and `kv_cache`.", param="tags")
     return tags
+
+
+class SglangState(Struct, frozen=True):
+    message: str
+    status: Literal["ok"]

@@ -12,7 +12,12 @@ from ...core.request import GenerateRequest
 from ...core.request_checks import check_ids
 from ...core.tokenizer import RemoteTokenizer, Tokenizer
 from ...dialects.tokenize import (
+    DETOKENIZE_REQUEST,
+    TOKENIZE_CHAT,
+    TOKENIZE_TEXT,
+    DetokenizeResponse,
     TokenizeCall,
+    TokenizeResponse,
     read_detokenize,
     read_tokenize,
     render_detokenize,
@@ -22,6 +27,8 @@ from ...pipeline.engine_backends import EventBackend, TokenBackend
 from ...pipeline.prompt_encoding import add_special_tokens, render_conversation
 from ...pipeline.prompt_length import check_countable
 from ...pipeline.served_model import ServedModel
+from ...prompts.tokenizer_info import TokenizerInfo
+from ..api_description import MODEL, response
 from ..auth import Access
 from ..client_warnings import collect_warnings
 from ..disconnect import cancel_on_disconnect
@@ -33,7 +40,7 @@ from ..queried_model import find_queried_model
 from ..request_context import build_owner_files
 from ..request_terms import build_terms
 from ..responder import Responder
-from ..route import Route
+from ..route import Operation, Route
 
 MAX_DETOKENIZED = 131_072
 """Maximum number of ids in one call, unless the model's context is longer."""
@@ -41,9 +48,48 @@ MAX_DETOKENIZED = 131_072
 
 def build_routes() -> Sequence[Route]:
     return (
-        Route("/tokenize", Access.USER, OPENAI, {"POST": tokenize}),
-        Route("/detokenize", Access.USER, OPENAI, {"POST": detokenize}),
-        Route("/tokenizer_info", Access.USER, OPENAI, {"GET": show_tokenizer_info}),
+        Route(
+            "/tokenize",
+            Access.USER,
+            OPENAI,
+            {
+                "POST": Operation(
+                    tokenize,
+                    "Tokens",
+                    "Tokenize a text or a conversation",
+                    (response(TokenizeResponse),),
+                    (TOKENIZE_TEXT, TOKENIZE_CHAT),
+                )
+            },
+        ),
+        Route(
+            "/detokenize",
+            Access.USER,
+            OPENAI,
+            {
+                "POST": Operation(
+                    detokenize,
+                    "Tokens",
+                    "Decode token ids",
+                    (response(DetokenizeResponse),),
+                    (DETOKENIZE_REQUEST,),
+                )
+            },
+        ),
+        Route(
+            "/tokenizer_info",
+            Access.USER,
+            OPENAI,
+            {
+                "GET": Operation(
+                    show_tokenizer_info,
+                    "Tokens",
+                    "Show the tokenizer's settings",
+                    (response(TokenizerInfo),),
+                    query=(MODEL,),
+                )
+            },
+        ),
     )
 
 

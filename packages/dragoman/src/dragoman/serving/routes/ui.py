@@ -9,11 +9,12 @@ from functools import partial
 from importlib.resources import files
 
 from ...core.errors import NotFound
+from ..api_description import ApiResponse
 from ..auth import Access
 from ..error_envelope import OPENAI
 from ..handler_result import CompleteResponse
 from ..http_request import HttpRequest
-from ..route import Route
+from ..route import Operation, Route
 from .openapi.document import build_cached_response
 
 INDEX = "index.html"
@@ -67,8 +68,37 @@ def build_routes(*, is_enabled: bool) -> Sequence[Route]:
     access = Access.PUBLIC if is_enabled else Access.USER
     show_file = partial(send_file, page_files)
     return (
-        Route("/ui", access, OPENAI, {"GET": show_file}),
-        Route("/ui/{file}", access, OPENAI, {"GET": show_file}),
+        Route(
+            "/ui",
+            access,
+            OPENAI,
+            {
+                "GET": Operation(
+                    show_file,
+                    "Server",
+                    "Show the page of this server",
+                    (ApiResponse(media="text/html"),),
+                    is_cached=True,
+                )
+            },
+        ),
+        Route(
+            "/ui/{file}",
+            access,
+            OPENAI,
+            {
+                "GET": Operation(
+                    show_file,
+                    "Server",
+                    "Read a file of the page",
+                    tuple(
+                        ApiResponse(media=media)
+                        for media in ("text/html", "text/javascript", "text/css", "image/svg+xml")
+                    ),
+                    is_cached=True,
+                )
+            },
+        ),
     )
 
 

@@ -4,15 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from ...core.errors import NotFound
-from ...dialects.usage_report import UsageRow, read_usage_query, render_usage
+from ...dialects.usage_report import UsagePage, UsageRow, read_usage_query, render_usage
+from ..api_description import Query, response
 from ..auth import Access
 from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
-from ..route import Route
+from ..route import Operation, Route
 from ..tenancy import COMPLETIONS, EMBEDDINGS
+
+_USAGE = (
+    Query("start_time", Annotated[int, Meta(ge=0)], "Unix seconds; required."),
+    Query("end_time", Annotated[int, Meta(ge=0)], "Unix seconds."),
+    Query("limit", Annotated[int, Meta(ge=1, le=168)], "Maximum number of buckets per page."),
+    Query("bucket_width", Literal["1h", "1d"], "The length of a bucket."),
+    Query(
+        "group_by",
+        Literal["api_key_id", "model", "batch"],
+        "Group by this field; repeatable.",
+        is_list=True,
+    ),
+    Query("api_key_ids", str, "Only these keys.", is_list=True),
+    Query("models", str, "Only these models.", is_list=True),
+    Query("batch", Literal["true", "false"], "Only batch requests, or none of them."),
+    Query("page", str, "`next_page` of the previous page."),
+)
 
 
 def build_routes() -> Sequence[Route]:
@@ -21,7 +42,15 @@ def build_routes() -> Sequence[Route]:
             f"/v1/organization/usage/{kind}",
             Access.ADMIN,
             OPENAI,
-            {"GET": partial(show_usage, kind)},
+            {
+                "GET": Operation(
+                    partial(show_usage, kind),
+                    "Administration",
+                    f"Show the usage of {kind} by key, model and time",
+                    (response(UsagePage),),
+                    query=_USAGE,
+                )
+            },
         )
         for kind in (COMPLETIONS, EMBEDDINGS)
     )

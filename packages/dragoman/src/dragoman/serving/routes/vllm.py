@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
 from ..._version import VERSION
 from ...core.errors import RequestError
+from ...dialects.openai_errors import OpenAIErrorBody
 from ...dialects.vllm_generate.reader import read_generate
+from ...dialects.vllm_generate.response_schemas import GeneratedTokens, GeneratedTokensChunk
+from ...dialects.vllm_generate.wire import GENERATE_REQUEST
 from ...pipeline.engine_backends import EventBackend, TokenBackend
 from ...pipeline.served_model import ServedModel
+from ..api_description import EVENTS, MODEL, Query, response
 from ..auth import Access
 from ..error_envelope import OPENAI
 from ..generation_handler import build_generation_handler
@@ -19,7 +24,7 @@ from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..queried_model import find_queried_model
 from ..responder import Responder
-from ..route import Route
+from ..route import Operation, Route
 
 
 def build_routes() -> Sequence[Route]:
@@ -33,12 +38,80 @@ def build_routes() -> Sequence[Route]:
             "/inference/v1/generate",
             user,
             OPENAI,
-            {"POST": build_generation_handler(read_generate)},
+            {
+                "POST": Operation(
+                    build_generation_handler(read_generate),
+                    "Tokens",
+                    "Generate tokens from tokens, as in vLLM",
+                    (
+                        response(GeneratedTokens),
+                        response(GeneratedTokensChunk, OpenAIErrorBody, media=EVENTS),
+                    ),
+                    (GENERATE_REQUEST,),
+                    generates=True,
+                )
+            },
         ),
-        Route("/load", user, OPENAI, {"GET": show_load}),
-        Route("/get_world_size", user, OPENAI, {"GET": show_world_size}),
-        Route("/server_info", admin, OPENAI, {"GET": show_server_info}),
-        Route("/reset_prefix_cache", admin, OPENAI, {"POST": reset_prefix_cache}),
+        Route(
+            "/load",
+            user,
+            OPENAI,
+            {
+                "GET": Operation(
+                    show_load,
+                    "Server",
+                    "Count waiting and running requests",
+                    (response(ServerLoad),),
+                )
+            },
+        ),
+        Route(
+            "/get_world_size",
+            user,
+            OPENAI,
+            {
+                "GET": Operation(
+                    show_world_size,
+                    "Server",
+                    "Show the number of processes",
+                    (response(WorldSize),),
+                )
+            },
+        ),
+        Route(
+            "/server_info",
+            admin,
+            OPENAI,
+            {
+                "GET": Operation(
+                    show_server_info,
+                    "Administration",
+                    "Show the server's settings",
+                    (response(ServerInfo),),
+                    query=(
+                        MODEL,
+                        Query(
+                            "config_format",
+                            Literal["text", "json"],
+                            "Whether vLLM's part is a string or an object.",
+                        ),
+                    ),
+                )
+            },
+        ),
+        Route(
+            "/reset_prefix_cache",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    reset_prefix_cache,
+                    "Administration",
+                    "Clear the prefix cache",
+                    (response(CacheReset),),
+                )
+            },
+        ),
     )
 
 
@@ -149,3 +222,9 @@ async def reset_caches(http: HttpRequest) -> bool:
     return all(
         [await cache.reset_prefix_cache() is not False for cache in caches if cache is not None]
     )
+
+
+class WorldSize(Struct, frozen=True):
+    """The number of processes that hold a part of the model."""
+
+    world_size: int

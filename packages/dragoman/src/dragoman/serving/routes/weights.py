@@ -20,13 +20,14 @@ from ...core.errors import (
     Unsupported,
 )
 from ...core.weight_updates import Trainable, Weights, WeightsInMemory, WeightsOnDisk
+from ..api_description import BINARY, MODEL, Query, response
 from ..auth import Access
 from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..request_body import read_body
 from ..responder import Responder
-from ..route import Route
+from ..route import Operation, Route
 from .engine_control import decode_body, resolve_path_below
 
 BINARY_TYPES = (
@@ -45,15 +46,115 @@ def build_routes() -> Sequence[Route]:
     admin = Access.ADMIN
     uploads = WeightUploads()
     return (
-        Route("/init_weight_transfer_engine", admin, OPENAI, {"POST": initialize}),
         Route(
-            "/shutdown_weight_transfer_engine", admin, OPENAI, {"POST": partial(shut_down, uploads)}
+            "/init_weight_transfer_engine",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    initialize,
+                    "Weights",
+                    "Prepare weight updates",
+                    (response(TransferMessage),),
+                    (TransferInit,),
+                    is_body_optional=True,
+                    query=(MODEL,),
+                )
+            },
         ),
-        Route("/start_weight_update", admin, OPENAI, {"POST": partial(start, uploads)}),
-        Route("/update_weights", admin, OPENAI, {"POST": partial(update, uploads)}),
-        Route("/finish_weight_update", admin, OPENAI, {"POST": partial(finish, uploads)}),
-        Route("/update_weight_version", admin, OPENAI, {"POST": set_version}),
-        Route("/weight_info", admin, OPENAI, {"GET": show_info}),
+        Route(
+            "/shutdown_weight_transfer_engine",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    partial(shut_down, uploads),
+                    "Weights",
+                    "Discard an unfinished update",
+                    (response(TransferMessage),),
+                    query=(MODEL,),
+                )
+            },
+        ),
+        Route(
+            "/start_weight_update",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    partial(start, uploads),
+                    "Weights",
+                    "Start an update in several parts",
+                    (response(TransferMessage),),
+                    query=(MODEL,),
+                )
+            },
+        ),
+        Route(
+            "/update_weights",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    partial(update, uploads),
+                    "Weights",
+                    "Update the weights, or add a part to a started update",
+                    (response(WeightUpdated, TransferMessage),),
+                    (WeightUpdate,),
+                    accepts_binary=True,
+                    query=(
+                        MODEL,
+                        Query("weight_version", str, "The version of the weights in the body."),
+                    ),
+                    description=f"As `{BINARY}` the body is a safetensors file.",
+                )
+            },
+        ),
+        Route(
+            "/finish_weight_update",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    partial(finish, uploads),
+                    "Weights",
+                    "Apply a started update",
+                    (response(WeightUpdated),),
+                    (WeightFinish,),
+                    is_body_optional=True,
+                    query=(MODEL,),
+                )
+            },
+        ),
+        Route(
+            "/update_weight_version",
+            admin,
+            OPENAI,
+            {
+                "POST": Operation(
+                    set_version,
+                    "Weights",
+                    "Name the version of the weights",
+                    (response(WeightRenamed),),
+                    (WeightRename,),
+                    query=(MODEL,),
+                )
+            },
+        ),
+        Route(
+            "/weight_info",
+            admin,
+            OPENAI,
+            {
+                "GET": Operation(
+                    show_info,
+                    "Weights",
+                    "Show the version of the weights",
+                    (response(WeightInfo),),
+                    query=(MODEL,),
+                )
+            },
+        ),
     )
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
 
+from ...api_description import JSON, ApiResponse, response
 from ...auth import Access
 from ...error_envelope import OPENAI
 from ...handler_result import CompleteResponse
 from ...http_request import HttpRequest
-from ...route import Route
+from ...route import Operation, Route
 from .document import build_cached_response, describe_api
-from .operation import JSON
 
 PAGE_POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 """The page's Content-Security-Policy: no inline scripts or styles, and nothing from
@@ -30,11 +31,16 @@ ICON = Path(__file__).parents[3] / "ui" / "icon.svg"
 
 
 _FILES = (
-    ("/docs", VIEWER / "index.html", b"text/html; charset=utf-8"),
-    ("/docs/viewer.js", VIEWER / "viewer.js", b"text/javascript; charset=utf-8"),
-    ("/docs/viewer.css", VIEWER / "viewer.css", b"text/css; charset=utf-8"),
+    ("/docs", "Show the API in a browser", VIEWER / "index.html", "text/html; charset=utf-8"),
+    (
+        "/docs/viewer.js",
+        "Read the page's program",
+        VIEWER / "viewer.js",
+        "text/javascript; charset=utf-8",
+    ),
+    ("/docs/viewer.css", "Read the page's style", VIEWER / "viewer.css", "text/css; charset=utf-8"),
     # Without an icon browsers request /favicon.ico and log a 404.
-    ("/docs/icon.svg", ICON, b"image/svg+xml"),
+    ("/docs/icon.svg", "Read the page's icon", ICON, "image/svg+xml"),
 )
 
 
@@ -48,12 +54,35 @@ def build_routes(routes: Iterable[Route]) -> Sequence[Route]:
             path,
             Access.PUBLIC,
             OPENAI,
-            {"GET": partial(show_file, file.read_bytes(), content_type)},
+            {
+                "GET": Operation(
+                    partial(show_file, file.read_bytes(), content_type.encode()),
+                    "Server",
+                    summary,
+                    (ApiResponse(media=content_type.partition(";")[0]),),
+                    is_cached=True,
+                )
+            },
         )
-        for path, file, content_type in _FILES
+        for path, summary, file, content_type in _FILES
     ]
     description = ApiDescription()
-    document_routes.append(Route("/openapi.json", Access.USER, OPENAI, {"GET": description.show}))
+    document_routes.append(
+        Route(
+            "/openapi.json",
+            Access.USER,
+            OPENAI,
+            {
+                "GET": Operation(
+                    description.show,
+                    "Server",
+                    "Describe the API",
+                    (response(dict[str, Any]),),
+                    is_cached=True,
+                )
+            },
+        )
+    )
     description.routes = (*routes, *document_routes)
     return document_routes
 

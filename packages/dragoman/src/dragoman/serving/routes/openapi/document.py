@@ -1,4 +1,4 @@
-"""The OpenAPI document, built from the routes with the catalog of operations."""
+"""The OpenAPI document, built from the routes with their operations."""
 
 from __future__ import annotations
 
@@ -24,29 +24,19 @@ from ....core.errors import (
     UnsupportedMediaType,
 )
 from ....dialects.anthropic.errors import AnthropicErrorBody
+from ....dialects.json_body import JsonBody
 from ....dialects.ollama.response_schemas import OllamaError
 from ....dialects.openai_errors import OpenAIErrorBody
 from ....dialects.rate_limit_headers import render_anthropic_rate_limits, render_openai_rate_limits
 from ....dialects.responses.event_schemas import RESPONSE_EVENTS
 from ....dialects.tgi.errors import TgiError
+from ...api_description import BINARY, EVENTS, FORM, JSON, ApiResponse, Form
 from ...auth import Access
 from ...error_envelope import ANTHROPIC, BY_CLIENT, OLLAMA, OPENAI, RESPONSES, TGI, ErrorEnvelope
 from ...handler_result import CompleteResponse
 from ...http_request import HttpRequest
-from ...route import Route
-from .administration import ADMINISTRATION_OPERATIONS
-from .generation import GENERATION_OPERATIONS
-from .ollama_operations import OLLAMA_OPERATIONS
-from .operation import BINARY, EVENTS, FORM, JSON, ApiResponse, Body, Form, Operation, Operations
+from ...route import Operation, Route
 from .schemas import OpenApiObject, Schemas, build_any_of
-from .stored_objects import STORED_OPERATIONS
-
-CATALOG: Operations = {
-    **GENERATION_OPERATIONS,
-    **STORED_OPERATIONS,
-    **OLLAMA_OPERATIONS,
-    **ADMINISTRATION_OPERATIONS,
-}
 
 _BINARY_STRING: OpenApiObject = {"type": "string", "format": "binary"}
 # A placeholder in a path, such as `{id}`, or `{model:path}` with a Starlette converter.
@@ -168,11 +158,10 @@ def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool)
     is_admin: whether to include the routes for administrators.
     """
     described = [
-        (route, method, CATALOG[method, to_path_template(route.path)])
+        (route, method, operation)
         for route in routes
         if is_admin or route.access is not Access.ADMIN
-        for method in route.handlers
-        if (method, to_path_template(route.path)) in CATALOG
+        for method, operation in route.operations.items()
     ]
     schemas = _build_schemas(operation for _, _, operation in described)
     builder = _DocumentBuilder(schemas, requires_key)
@@ -243,14 +232,14 @@ def to_path_template(path: str) -> str:
 
 
 def _build_schemas(operations: Iterable[Operation]) -> Schemas:
-    bodies: list[Body] = []
+    bodies: list[JsonBody] = []
     requests: list[object] = []
     answers: list[object] = [
         *RESPONSE_EVENTS,
         *(type for types in _ERRORS.values() for type in types),
     ]
     for operation in operations:
-        bodies += [body for body in operation.bodies if isinstance(body, Body)]
+        bodies += [body for body in operation.bodies if isinstance(body, JsonBody)]
         requests += [body for body in operation.bodies if isinstance(body, type)]
         requests += [
             type
@@ -342,7 +331,7 @@ class _DocumentBuilder:
             return {"required": True, "content": {FORM: {"schema": schema}}}
         alternatives = [
             {"$ref": f"#/components/schemas/{body.name}"}
-            if isinstance(body, Body)
+            if isinstance(body, JsonBody)
             else self._schemas.refer(body)
             for body in operation.bodies
         ]

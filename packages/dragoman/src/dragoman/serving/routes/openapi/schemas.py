@@ -15,8 +15,8 @@ from typing import Any, cast
 import msgspec
 from msgspec import NODEFAULT, Struct, inspect
 
+from ....dialects.json_body import JsonBody
 from ....dialects.parameter_table import SupportStatus
-from .operation import Body
 
 OpenApiObject = dict[str, Any]
 
@@ -49,7 +49,7 @@ class Schemas:
     """
 
     def __init__(
-        self, bodies: Iterable[Body], requests: Sequence[object], answers: Sequence[object]
+        self, bodies: Iterable[JsonBody], requests: Sequence[object], answers: Sequence[object]
     ) -> None:
         all_bodies = {body.name: body for body in _with_nested(bodies)}
         parts = [struct for body in all_bodies.values() for struct in body.structs]
@@ -82,7 +82,7 @@ class Schemas:
         """Return the schema of a type; for a struct it is a reference to its component."""
         return self._by_type[repr(type)]
 
-    def _merge(self, body: Body) -> OpenApiObject:
+    def _merge(self, body: JsonBody) -> OpenApiObject:
         """Build the schema of a body: the fields of its structs, then those that are
         only in the table.
         """
@@ -131,7 +131,7 @@ class Schemas:
         return merged
 
 
-def _with_nested(bodies: Iterable[Body]) -> Iterator[Body]:
+def _with_nested(bodies: Iterable[JsonBody]) -> Iterator[JsonBody]:
     for body in bodies:
         yield body
         yield from _with_nested((body.nested or {}).values())

@@ -13,13 +13,17 @@ from ....core.request import Conversation
 from ....dialects.interfaces import GenerationCall, ReaderOptions
 from ....dialects.responses import ResponsesCall, read_responses, render_input_tokens
 from ....dialects.responses.errors import render_error_fields
+from ....dialects.responses.event_schemas import RESPONSE_EVENTS
+from ....dialects.responses.response_schemas import Compaction, InputTokenCount, ResponseObject
 from ....dialects.responses.stored_events import StoredEvent, build_event
+from ....dialects.responses.wire import RESPONSE_REQUEST
 from ....dialects.server_sent_events import DONE, KEEPALIVE_COMMENT
 from ....pipeline.engine_backends import TokenBackend
 from ....pipeline.engine_token_count import count_with_engine
 from ....pipeline.prompt_length import check_countable
 from ....pipeline.prompt_truncation import build_dropped_warning, build_fitting_prompt
 from ....store import Key
+from ...api_description import EVENTS, response
 from ...auth import Access
 from ...call_admission import admit_call, build_header
 from ...call_reading import read_call
@@ -32,7 +36,7 @@ from ...replay_responder import ReplayResponder
 from ...request_context import build_owner_files
 from ...request_terms import build_terms
 from ...responder import Responder
-from ...route import Route
+from ...route import Operation, Route
 from .background import BackgroundRuns, start_run
 from .conversation_locks import ConversationLocks
 from .history import RESPONSE_KIND
@@ -42,11 +46,53 @@ from .turn import open_turn, prepend_history, render_own_items
 def build_routes(
     background: BackgroundRuns | None, conversation_locks: ConversationLocks
 ) -> Sequence[Route]:
-    handlers = {"POST": partial(create, background, conversation_locks)}
     return (
-        Route("/v1/responses", Access.USER, RESPONSES, handlers),
-        Route("/v1/responses/compact", Access.USER, RESPONSES, {"POST": compact}),
-        Route("/v1/responses/input_tokens", Access.USER, RESPONSES, {"POST": count_input_tokens}),
+        Route(
+            "/v1/responses",
+            Access.USER,
+            RESPONSES,
+            {
+                "POST": Operation(
+                    partial(create, background, conversation_locks),
+                    "Responses",
+                    "Create a response",
+                    (response(ResponseObject), response(*RESPONSE_EVENTS, media=EVENTS)),
+                    (RESPONSE_REQUEST,),
+                    generates=True,
+                    description="Streaming, non-streaming or background. The same path accepts "
+                    "WebSocket connections.",
+                )
+            },
+        ),
+        Route(
+            "/v1/responses/compact",
+            Access.USER,
+            RESPONSES,
+            {
+                "POST": Operation(
+                    compact,
+                    "Responses",
+                    "Compact a conversation",
+                    (response(Compaction),),
+                    (RESPONSE_REQUEST,),
+                    generates=True,
+                )
+            },
+        ),
+        Route(
+            "/v1/responses/input_tokens",
+            Access.USER,
+            RESPONSES,
+            {
+                "POST": Operation(
+                    count_input_tokens,
+                    "Responses",
+                    "Count the tokens of a response's prompt",
+                    (response(InputTokenCount),),
+                    (RESPONSE_REQUEST,),
+                )
+            },
+        ),
     )
 
 

@@ -4,39 +4,100 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from ....core.errors import RequestError, Unsupported
 from ....dialects.field_errors import abbreviate, check_one_of, invalid_value, parse_digits
 from ....dialects.pagination import paginate, read_page_query
+from ....dialects.responses.event_schemas import RESPONSE_EVENTS
 from ....dialects.responses.input_items import read_item_id
 from ....dialects.responses.reader import INCLUDABLE
+from ....dialects.responses.response_schemas import DeletedResponse, ResponseObject
 from ....dialects.responses.stored_response import read_stored_response
 from ....store import CommitConflict, Delete, Key, Record
+from ...api_description import EVENTS, OBJECT_PAGE, PAGE, Query, response
 from ...auth import Access
 from ...error_envelope import RESPONSES
 from ...handler_result import JsonResponse
 from ...http_request import HttpRequest
 from ...responder import Responder
-from ...route import Route
+from ...route import Operation, Route
 from .background import BackgroundRuns
 from .create import build_replay
 from .history import RESPONSE_KIND, build_no_such_response_error
 
 
 def build_routes(background: BackgroundRuns | None) -> Sequence[Route]:
-    response = "/v1/responses/{id}"
+    path = "/v1/responses/{id}"
     user = Access.USER
     return (
         Route(
-            response,
+            path,
             user,
             RESPONSES,
-            {"GET": partial(show, background), "DELETE": partial(delete, background)},
+            {
+                "GET": Operation(
+                    partial(show, background),
+                    "Responses",
+                    "Retrieve a stored response, or resume its stream",
+                    (response(ResponseObject), response(*RESPONSE_EVENTS, media=EVENTS)),
+                    query=(
+                        Query(
+                            "stream",
+                            Literal["true", "false"],
+                            "Stream the events of a background response.",
+                        ),
+                        Query(
+                            "starting_after",
+                            Annotated[int, Meta(ge=0)],
+                            "Only events after this sequence number.",
+                        ),
+                        Query(
+                            "include",
+                            str,
+                            "Accepted; a stored response is returned as it is.",
+                            is_list=True,
+                        ),
+                    ),
+                ),
+                "DELETE": Operation(
+                    partial(delete, background),
+                    "Responses",
+                    "Delete a stored response",
+                    (response(DeletedResponse),),
+                ),
+            },
         ),
-        Route(f"{response}/cancel", user, RESPONSES, {"POST": partial(cancel, background)}),
-        Route(f"{response}/input_items", user, RESPONSES, {"GET": list_input}),
+        Route(
+            f"{path}/cancel",
+            user,
+            RESPONSES,
+            {
+                "POST": Operation(
+                    partial(cancel, background),
+                    "Responses",
+                    "Cancel a background response",
+                    (response(ResponseObject),),
+                )
+            },
+        ),
+        Route(
+            f"{path}/input_items",
+            user,
+            RESPONSES,
+            {
+                "GET": Operation(
+                    list_input,
+                    "Responses",
+                    "List the input of a stored response",
+                    OBJECT_PAGE,
+                    query=PAGE,
+                )
+            },
+        ),
     )
 
 

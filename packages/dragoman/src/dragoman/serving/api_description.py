@@ -1,4 +1,6 @@
-"""The description of an operation: what routes do not declare themselves."""
+"""The types that describe the requests and responses of an operation in the OpenAPI
+document, with those that several routes share.
+"""
 
 from __future__ import annotations
 
@@ -8,48 +10,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from ....dialects.parameter_table import ParameterTable
-from ...error_envelope import ErrorEnvelope
-
 JSON = "application/json"
-
-
 EVENTS = "text/event-stream"
-
-
 LINES = "application/x-ndjson"
-
-
 STORED_LINES = "application/x-jsonl"
-
-
 TEXT = "text/plain"
-
-
 BINARY = "application/octet-stream"
-
-
 FORM = "multipart/form-data"
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """The JSON object of a request.
-
-    name: the name of its schema.
-    structs: the structs that readers decode it to; the object has the fields of all of
-        them.
-    table: the rows of its fields, including fields that no struct has: accepted without
-        an effect, or rejected.
-    nested: the bodies of fields that readers decode separately, by field.
-    example: a minimal body.
-    """
-
-    name: str
-    structs: tuple[type[Struct], ...]
-    table: ParameterTable | None = None
-    nested: Mapping[str, Body] | None = None
-    example: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,36 +58,6 @@ class Query:
     is_required: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One method of a route.
-
-    responses: the possible responses, except errors.
-    bodies: the possible bodies of the request.
-    accepts_binary: the body may also be a file.
-    generates: the method generates text, so the headers for generation apply.
-    is_cached: the response has an ETag, and clients that have this version get a 304.
-    envelopes: the error envelopes if the body decides between several; empty means the
-        route's envelope.
-    """
-
-    tag: str
-    summary: str
-    responses: tuple[ApiResponse, ...]
-    bodies: tuple[Body | type[Struct] | Form, ...] = ()
-    is_body_optional: bool = False
-    accepts_binary: bool = False
-    query: tuple[Query, ...] = ()
-    generates: bool = False
-    is_cached: bool = False
-    envelopes: tuple[ErrorEnvelope, ...] = ()
-    description: str = ""
-
-
-Operations = Mapping[tuple[str, str], Operation]
-"""Operations by method and path."""
-
-
 PAGE = (
     Query("limit", Annotated[int, Meta(ge=1, le=100)], "Maximum number of objects per page."),
     Query("order", Literal["asc", "desc"], "The order by creation time."),
@@ -159,3 +96,6 @@ class DeletedObjectResponse(Struct, frozen=True):
 
 def response(*types: object, media: str = JSON) -> ApiResponse:
     return ApiResponse(types, media)
+
+
+OBJECT_PAGE = (response(ObjectPage),)
