@@ -98,4 +98,4 @@ def response(*types: object, media: str = JSON) -> ApiResponse:
     return ApiResponse(types, media)
 
 
-OBJECT_PAGE = (response(ObjectPage),)
+OBJECT_PAGE = response(ObjectPage)

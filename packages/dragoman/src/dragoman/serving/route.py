@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import Struct
@@ -67,3 +68,70 @@ class Route:
     operations: Mapping[str, Operation]
     browser_handler: Handler | None = None
     root: str | None = None
+
+
+class RouteGroup:
+    """The routes of a module, with what most of them have in common.
+
+    tag, envelope, access: of the routes that do not declare their own.
+    """
+
+    def __init__(self, tag: str, envelope: ErrorEnvelope, access: Access = Access.USER) -> None:
+        self._tag = tag
+        self._envelope = envelope
+        self._access = access
+        self._routes: dict[str, Route] = {}
+
+    def add(
+        self,
+        methods: str | tuple[str, ...],
+        path: str,
+        handler: Handler,
+        summary: str,
+        *responses: ApiResponse,
+        bodies: tuple[JsonBody | type[Struct] | Form, ...] = (),
+        is_body_optional: bool = False,
+        accepts_binary: bool = False,
+        query: tuple[Query, ...] = (),
+        generates: bool = False,
+        is_cached: bool = False,
+        envelopes: tuple[ErrorEnvelope, ...] = (),
+        description: str = "",
+        tag: str | None = None,
+        access: Access | None = None,
+        envelope: ErrorEnvelope | None = None,
+        browser_handler: Handler | None = None,
+        root: str | None = None,
+    ) -> None:
+        """Add an operation, see `Operation`, and the route of its path, see `Route`."""
+        operation = Operation(
+            handler,
+            tag or self._tag,
+            summary,
+            responses,
+            bodies,
+            is_body_optional,
+            accepts_binary,
+            query,
+            generates,
+            is_cached,
+            envelopes,
+            description,
+        )
+        route = self._routes.get(path)
+        if route is None:
+            route = Route(
+                path,
+                access or self._access,
+                envelope or self._envelope,
+                {},
+                browser_handler,
+                root,
+            )
+        names = (methods,) if isinstance(methods, str) else methods
+        self._routes[path] = dataclasses.replace(
+            route, operations={**route.operations, **dict.fromkeys(names, operation)}
+        )
+
+    def build(self) -> Sequence[Route]:
+        return tuple(self._routes.values())

@@ -16,7 +16,6 @@ from ...dialects.pagination import read_page_query
 from ...store import UNCLAIMED_RUN, CommitConflict, Key, Put, Record, Replace, Store
 from .. import file_store
 from ..api_description import OBJECT_PAGE, PAGE, response
-from ..auth import Access
 from ..client_warnings import reject_unknown_fields
 from ..durable_jobs import JobRunner
 from ..error_envelope import OPENAI
@@ -28,7 +27,7 @@ from ..openai_batch_job import FINAL_STATES, decode_batch, process_batch
 from ..record_pages import list_records, require_store
 from ..requested_file import build_no_such_file_error
 from ..responder import Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 from ..service import Service
 
 BATCH = "batch"
@@ -41,36 +40,21 @@ def build_routes(new_batches: asyncio.Event) -> Sequence[Route]:
 
     new_batches: set when a batch has been stored.
     """
-    user = Access.USER
-    return (
-        Route(
-            "/v1/batches",
-            user,
-            OPENAI,
-            {
-                "GET": Operation(list_batches, "Batches", "List batches", OBJECT_PAGE, query=PAGE),
-                "POST": Operation(
-                    partial(create, new_batches),
-                    "Batches",
-                    "Create a batch",
-                    (response(BatchObject),),
-                    (BatchBody,),
-                ),
-            },
-        ),
-        Route(
-            "/v1/batches/{batch}",
-            user,
-            OPENAI,
-            {"GET": Operation(show, "Batches", "Retrieve a batch", (response(BatchObject),))},
-        ),
-        Route(
-            "/v1/batches/{batch}/cancel",
-            user,
-            OPENAI,
-            {"POST": Operation(cancel, "Batches", "Cancel a batch", (response(BatchObject),))},
-        ),
+    routes = RouteGroup("Batches", OPENAI)
+    routes.add("GET", "/v1/batches", list_batches, "List batches", OBJECT_PAGE, query=PAGE)
+    routes.add(
+        "POST",
+        "/v1/batches",
+        partial(create, new_batches),
+        "Create a batch",
+        response(BatchObject),
+        bodies=(BatchBody,),
     )
+    routes.add("GET", "/v1/batches/{batch}", show, "Retrieve a batch", response(BatchObject))
+    routes.add(
+        "POST", "/v1/batches/{batch}/cancel", cancel, "Cancel a batch", response(BatchObject)
+    )
+    return routes.build()
 
 
 def build_worker(

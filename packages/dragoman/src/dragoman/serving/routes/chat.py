@@ -27,7 +27,6 @@ from ...dialects.openai_errors import OpenAIErrorBody
 from ...dialects.pagination import paginate, read_page_query, render_page, unknown_cursor_error
 from ...store import CommitConflict, Delete, Key, Put, Record, Replace, Store
 from ..api_description import EVENTS, OBJECT_PAGE, PAGE, DeletedObjectResponse, Query, response
-from ..auth import Access
 from ..call_admission import admit_call, build_header
 from ..call_reading import read_call
 from ..error_envelope import OPENAI
@@ -36,84 +35,55 @@ from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..reply_persistence import ReplyPersistence
 from ..responder import Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 
 CHAT_KIND = "chat_completion"
 
 
 def build_routes() -> Sequence[Route]:
     completion = "/v1/chat/completions/{id}"
-    user = Access.USER
-    return (
-        Route(
-            "/v1/chat/completions",
-            user,
-            OPENAI,
-            {
-                "POST": Operation(
-                    create,
-                    "Chat Completions",
-                    "Answer a conversation",
-                    (
-                        response(ChatCompletion),
-                        response(ChatCompletionChunk, OpenAIErrorBody, media=EVENTS),
-                    ),
-                    (CHAT_REQUEST,),
-                    generates=True,
-                    description="A stream ends with `data: [DONE]`, or with an error and nothing "
-                    "after it.",
-                ),
-                "GET": Operation(
-                    list_all,
-                    "Chat Completions",
-                    "List stored completions",
-                    OBJECT_PAGE,
-                    query=(*PAGE, Query("model", str, "Only completions of this model.")),
-                    description="`metadata[KEY]=VALUE` in the query selects by metadata.",
-                ),
-            },
-        ),
-        Route(
-            completion,
-            user,
-            OPENAI,
-            {
-                "GET": Operation(
-                    show,
-                    "Chat Completions",
-                    "Retrieve a stored completion",
-                    (response(ChatCompletion),),
-                ),
-                "POST": Operation(
-                    update,
-                    "Chat Completions",
-                    "Replace a stored completion's metadata",
-                    (response(ChatCompletion),),
-                    (ChatUpdate,),
-                ),
-                "DELETE": Operation(
-                    delete,
-                    "Chat Completions",
-                    "Delete a stored completion",
-                    (response(DeletedObjectResponse),),
-                ),
-            },
-        ),
-        Route(
-            f"{completion}/messages",
-            user,
-            OPENAI,
-            {
-                "GET": Operation(
-                    list_messages,
-                    "Chat Completions",
-                    "List the messages of a stored completion's request",
-                    OBJECT_PAGE,
-                    query=PAGE,
-                )
-            },
-        ),
+    routes = RouteGroup("Chat Completions", OPENAI)
+    routes.add(
+        "POST",
+        "/v1/chat/completions",
+        create,
+        "Answer a conversation",
+        response(ChatCompletion),
+        response(ChatCompletionChunk, OpenAIErrorBody, media=EVENTS),
+        bodies=(CHAT_REQUEST,),
+        generates=True,
+        description="A stream ends with `data: [DONE]`, or with an error and nothing after it.",
     )
+    routes.add(
+        "GET",
+        "/v1/chat/completions",
+        list_all,
+        "List stored completions",
+        OBJECT_PAGE,
+        query=(*PAGE, Query("model", str, "Only completions of this model.")),
+        description="`metadata[KEY]=VALUE` in the query selects by metadata.",
+    )
+    routes.add("GET", completion, show, "Retrieve a stored completion", response(ChatCompletion))
+    routes.add(
+        "POST",
+        completion,
+        update,
+        "Replace a stored completion's metadata",
+        response(ChatCompletion),
+        bodies=(ChatUpdate,),
+    )
+    routes.add(
+        "DELETE", completion, delete, "Delete a stored completion", response(DeletedObjectResponse)
+    )
+    routes.add(
+        "GET",
+        f"{completion}/messages",
+        list_messages,
+        "List the messages of a stored completion's request",
+        OBJECT_PAGE,
+        query=PAGE,
+    )
+    return routes.build()
 
 
 async def create(http: HttpRequest) -> JsonResponse | Responder:

@@ -9,30 +9,21 @@ from ...dialects.completions.response_schemas import TextCompletion, TextComplet
 from ...dialects.completions.wire import COMPLETION_REQUEST
 from ...dialects.openai_errors import OpenAIErrorBody
 from ..api_description import EVENTS, response
-from ..auth import Access
 from ..error_envelope import OPENAI
 from ..generation_handler import build_generation_handler
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 
 
 def build_routes() -> Sequence[Route]:
-    return (
-        Route(
-            "/v1/completions",
-            Access.USER,
-            OPENAI,
-            {
-                "POST": Operation(
-                    build_generation_handler(read_completions),
-                    "Completions",
-                    "Continue a text",
-                    (
-                        response(TextCompletion),
-                        response(TextCompletionChunk, OpenAIErrorBody, media=EVENTS),
-                    ),
-                    (COMPLETION_REQUEST,),
-                    generates=True,
-                )
-            },
-        ),
+    routes = RouteGroup("Completions", OPENAI)
+    routes.add(
+        "POST",
+        "/v1/completions",
+        build_generation_handler(read_completions),
+        "Continue a text",
+        response(TextCompletion),
+        response(TextCompletionChunk, OpenAIErrorBody, media=EVENTS),
+        bodies=(COMPLETION_REQUEST,),
+        generates=True,
     )
+    return routes.build()

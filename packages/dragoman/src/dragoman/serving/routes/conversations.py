@@ -36,97 +36,71 @@ from ...store import (
     is_storable,
 )
 from ..api_description import OBJECT_PAGE, PAGE, response
-from ..auth import Access
 from ..call_reading import parse_body
 from ..client_warnings import reject_unknown_fields
 from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 from .responses.history import CONVERSATION_KIND, ITEMS_SERIES, build_no_such_conversation_error
 
 
 def build_routes() -> Sequence[Route]:
     conversation = "/v1/conversations/{id}"
-    user = Access.USER
-    return (
-        Route(
-            "/v1/conversations",
-            user,
-            OPENAI,
-            {
-                "POST": Operation(
-                    create,
-                    "Conversations",
-                    "Create a conversation",
-                    (response(ConversationObject),),
-                    (ConversationBody,),
-                    is_body_optional=True,
-                )
-            },
-        ),
-        Route(
-            conversation,
-            user,
-            OPENAI,
-            {
-                "GET": Operation(
-                    show,
-                    "Conversations",
-                    "Retrieve a conversation",
-                    (response(ConversationObject),),
-                ),
-                "POST": Operation(
-                    update,
-                    "Conversations",
-                    "Replace a conversation's metadata",
-                    (response(ConversationObject),),
-                    (ConversationUpdate,),
-                ),
-                "DELETE": Operation(
-                    delete,
-                    "Conversations",
-                    "Delete a conversation",
-                    (response(DeletedConversation),),
-                ),
-            },
-        ),
-        Route(
-            f"{conversation}/items",
-            user,
-            OPENAI,
-            {
-                "GET": Operation(
-                    list_items,
-                    "Conversations",
-                    "List a conversation's items",
-                    OBJECT_PAGE,
-                    query=PAGE,
-                ),
-                "POST": Operation(
-                    add_items,
-                    "Conversations",
-                    "Add items to a conversation",
-                    OBJECT_PAGE,
-                    (ConversationItemsBody,),
-                ),
-            },
-        ),
-        Route(
-            f"{conversation}/items/{{item}}",
-            user,
-            OPENAI,
-            {
-                "GET": Operation(
-                    show_item, "Conversations", "Retrieve an item", (response(dict[str, object]),)
-                ),
-                "DELETE": Operation(
-                    delete_item, "Conversations", "Delete an item", (response(ConversationObject),)
-                ),
-            },
-        ),
+    routes = RouteGroup("Conversations", OPENAI)
+    routes.add(
+        "POST",
+        "/v1/conversations",
+        create,
+        "Create a conversation",
+        response(ConversationObject),
+        bodies=(ConversationBody,),
+        is_body_optional=True,
     )
+    routes.add("GET", conversation, show, "Retrieve a conversation", response(ConversationObject))
+    routes.add(
+        "POST",
+        conversation,
+        update,
+        "Replace a conversation's metadata",
+        response(ConversationObject),
+        bodies=(ConversationUpdate,),
+    )
+    routes.add(
+        "DELETE", conversation, delete, "Delete a conversation", response(DeletedConversation)
+    )
+    routes.add(
+        "GET",
+        f"{conversation}/items",
+        list_items,
+        "List a conversation's items",
+        OBJECT_PAGE,
+        query=PAGE,
+    )
+    routes.add(
+        "POST",
+        f"{conversation}/items",
+        add_items,
+        "Add items to a conversation",
+        OBJECT_PAGE,
+        bodies=(ConversationItemsBody,),
+    )
+    routes.add(
+        "GET",
+        f"{conversation}/items/{{item}}",
+        show_item,
+        "Retrieve an item",
+        response(dict[str, object]),
+    )
+    routes.add(
+        "DELETE",
+        f"{conversation}/items/{{item}}",
+        delete_item,
+        "Delete an item",
+        response(ConversationObject),
+    )
+    return routes.build()
 
 
 async def create(http: HttpRequest) -> JsonResponse | Responder:

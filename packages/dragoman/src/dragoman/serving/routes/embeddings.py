@@ -19,7 +19,6 @@ from ...dialects.openai_embeddings import (
 )
 from ...pipeline.embedding import embed
 from ..api_description import response
-from ..auth import Access
 from ..call_reading import read_call
 from ..encoding_call import (
     build_result_header,
@@ -32,47 +31,30 @@ from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..request_terms import find_queue_share
 from ..responder import Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 
 
 def build_routes() -> Sequence[Route]:
-    cohere = Operation(
-        create_cohere_embeddings,
-        "Embeddings",
-        "Embed texts, as in Cohere's API",
-        (response(CohereEmbedResponse),),
-        (COHERE_REQUEST,),
+    routes = RouteGroup("Embeddings", OPENAI)
+    routes.add(
+        "POST",
+        "/v1/embeddings",
+        create_embeddings,
+        "Embed texts",
+        response(EmbeddingsResponse),
+        bodies=(EMBEDDING_REQUEST,),
     )
-    return (
-        Route(
-            "/v1/embeddings",
-            Access.USER,
-            OPENAI,
-            {
-                "POST": Operation(
-                    create_embeddings,
-                    "Embeddings",
-                    "Embed texts",
-                    (response(EmbeddingsResponse),),
-                    (EMBEDDING_REQUEST,),
-                )
-            },
-        ),
-        *(
-            Route(path, Access.USER, OPENAI, {"POST": cohere})
-            for path in ("/v2/embed", "/cohere/v2/embed")
-        ),
-        Route(
-            "/pooling",
-            Access.USER,
-            OPENAI,
-            {
-                "POST": Operation(
-                    refuse_pooling, "Embeddings", "Not supported: token embeddings", ()
-                )
-            },
-        ),
-    )
+    for path in ("/v2/embed", "/cohere/v2/embed"):
+        routes.add(
+            "POST",
+            path,
+            create_cohere_embeddings,
+            "Embed texts, as in Cohere's API",
+            response(CohereEmbedResponse),
+            bodies=(COHERE_REQUEST,),
+        )
+    routes.add("POST", "/pooling", refuse_pooling, "Not supported: token embeddings")
+    return routes.build()
 
 
 async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:

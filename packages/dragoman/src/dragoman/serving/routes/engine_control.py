@@ -26,7 +26,7 @@ from ..port_faults import PortCommand, PortController, PortState
 from ..queried_model import select_queried_models
 from ..request_log import RequestLogLine
 from ..responder import Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 
 T = TypeVar("T")
 
@@ -90,267 +90,162 @@ def build_routes(port_controller: PortController | None) -> Sequence[Route]:
 
     port_controller: None unless the server is simulated.
     """
-    admin = Access.ADMIN
-    replace_faults = Operation(
+    routes = RouteGroup("Administration", OPENAI, Access.ADMIN)
+    routes.add(
+        "POST",
+        "/sleep",
+        sleep,
+        "Free the memory of the engines",
+        response(SleepResult),
+        query=(
+            Query("level", Literal["0", "1", "2"], "0 only pauses; 2 also drops weights."),
+            _MODE,
+            MODEL,
+        ),
+    )
+    routes.add(
+        "POST",
+        "/wake_up",
+        wake_up,
+        "Wake the engines",
+        response(WakeResult),
+        query=(
+            Query(
+                "tags",
+                Literal["weights", "kv_cache", "scheduling"],
+                "The parts to wake; default: all.",
+                is_list=True,
+            ),
+            MODEL,
+        ),
+    )
+    routes.add(
+        "GET",
+        "/is_sleeping",
+        is_sleeping,
+        "Show whether an engine sleeps",
+        response(SleepState),
+        query=(MODEL,),
+    )
+    routes.add(
+        "POST",
+        "/pause",
+        pause,
+        "Pause generation",
+        response(StateName),
+        query=(
+            _MODE,
+            Query("clear_cache", Literal["true", "false"], "Whether caches are cleared."),
+            MODEL,
+        ),
+    )
+    routes.add("POST", "/resume", resume, "Resume generation", response(StateName), query=(MODEL,))
+    routes.add(
+        "GET",
+        "/is_paused",
+        is_paused,
+        "Show whether an engine is paused",
+        response(PauseState),
+        query=(MODEL,),
+    )
+    routes.add(
+        "POST",
+        "/abort_requests",
+        abort,
+        "Abort all requests",
+        response(AbortResult),
+        bodies=(AbortBody,),
+        is_body_optional=True,
+        query=(MODEL,),
+    )
+    routes.add("POST", "/collective_rpc", refuse_rpc, "Not supported: calls of methods by name")
+    routes.add(
+        "POST",
+        "/v1/load_lora_adapter",
+        load_adapter,
+        "Load an adapter",
+        ApiResponse(media=TEXT),
+        bodies=(AdapterLoad,),
+    )
+    routes.add(
+        "POST",
+        "/v1/unload_lora_adapter",
+        unload_adapter,
+        "Unload an adapter",
+        ApiResponse(media=TEXT),
+        bodies=(AdapterUnload,),
+    )
+    routes.add(
+        "POST",
+        "/dragoman/reply",
+        enqueue_reply,
+        "Enqueue a scripted reply",
+        ApiResponse(media=None, status=204, description="The reply is in the queue."),
+        query=(MODEL,),
+        description="The body is a reply, as in docs/scripted.md.",
+        tag="Simulation",
+    )
+    routes.add(
+        "GET",
+        "/dragoman/faults",
+        show_faults,
+        "List the injected faults",
+        response(list[dict[str, Any]]),
+        query=(MODEL,),
+        tag="Simulation",
+    )
+    routes.add(
+        ("PUT", "POST"),
+        "/dragoman/faults",
         set_faults,
-        "Simulation",
         "Replace the injected faults",
-        (response(list[dict[str, Any]]),),
+        response(list[dict[str, Any]]),
         query=(MODEL,),
         description="The body is a list of faults.",
+        tag="Simulation",
     )
-    set_speed = Operation(
+    routes.add(
+        "GET",
+        "/dragoman/requests",
+        list_requests,
+        "List the last requests without their content (--ui)",
+        response(RequestSummaries),
+    )
+    routes.add(
+        "GET",
+        "/dragoman/simulator",
+        show_simulation,
+        "Show the simulated models",
+        response(SimulatedModels),
+        tag="Simulation",
+    )
+    routes.add(
+        ("PUT", "POST"),
+        "/dragoman/simulator",
         change_simulation,
-        "Simulation",
         "Change the speed of simulated time",
-        (response(SimulatedModels),),
-        (SimulationChange,),
+        response(SimulatedModels),
+        bodies=(SimulationChange,),
+        tag="Simulation",
     )
-    set_ports = Operation(
+    routes.add(
+        "GET",
+        "/dragoman/listener",
+        partial(show_ports, port_controller),
+        "List the ports with their states",
+        response(PortStates),
+        tag="Simulation",
+    )
+    routes.add(
+        ("PUT", "POST"),
+        "/dragoman/listener",
         partial(apply_port_commands, port_controller),
-        "Simulation",
         "Close, reset or open ports",
-        (response(PortStates),),
-        (PortCommand,),
+        response(PortStates),
+        bodies=(PortCommand,),
+        tag="Simulation",
     )
-    return (
-        Route(
-            "/sleep",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    sleep,
-                    "Administration",
-                    "Free the memory of the engines",
-                    (response(SleepResult),),
-                    query=(
-                        Query(
-                            "level", Literal["0", "1", "2"], "0 only pauses; 2 also drops weights."
-                        ),
-                        _MODE,
-                        MODEL,
-                    ),
-                )
-            },
-        ),
-        Route(
-            "/wake_up",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    wake_up,
-                    "Administration",
-                    "Wake the engines",
-                    (response(WakeResult),),
-                    query=(
-                        Query(
-                            "tags",
-                            Literal["weights", "kv_cache", "scheduling"],
-                            "The parts to wake; default: all.",
-                            is_list=True,
-                        ),
-                        MODEL,
-                    ),
-                )
-            },
-        ),
-        Route(
-            "/is_sleeping",
-            admin,
-            OPENAI,
-            {
-                "GET": Operation(
-                    is_sleeping,
-                    "Administration",
-                    "Show whether an engine sleeps",
-                    (response(SleepState),),
-                    query=(MODEL,),
-                )
-            },
-        ),
-        Route(
-            "/pause",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    pause,
-                    "Administration",
-                    "Pause generation",
-                    (response(StateName),),
-                    query=(
-                        _MODE,
-                        Query(
-                            "clear_cache", Literal["true", "false"], "Whether caches are cleared."
-                        ),
-                        MODEL,
-                    ),
-                )
-            },
-        ),
-        Route(
-            "/resume",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    resume,
-                    "Administration",
-                    "Resume generation",
-                    (response(StateName),),
-                    query=(MODEL,),
-                )
-            },
-        ),
-        Route(
-            "/is_paused",
-            admin,
-            OPENAI,
-            {
-                "GET": Operation(
-                    is_paused,
-                    "Administration",
-                    "Show whether an engine is paused",
-                    (response(PauseState),),
-                    query=(MODEL,),
-                )
-            },
-        ),
-        Route(
-            "/abort_requests",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    abort,
-                    "Administration",
-                    "Abort all requests",
-                    (response(AbortResult),),
-                    (AbortBody,),
-                    is_body_optional=True,
-                    query=(MODEL,),
-                )
-            },
-        ),
-        Route(
-            "/collective_rpc",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    refuse_rpc, "Administration", "Not supported: calls of methods by name", ()
-                )
-            },
-        ),
-        Route(
-            "/v1/load_lora_adapter",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    load_adapter,
-                    "Administration",
-                    "Load an adapter",
-                    (ApiResponse(media=TEXT),),
-                    (AdapterLoad,),
-                )
-            },
-        ),
-        Route(
-            "/v1/unload_lora_adapter",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    unload_adapter,
-                    "Administration",
-                    "Unload an adapter",
-                    (ApiResponse(media=TEXT),),
-                    (AdapterUnload,),
-                )
-            },
-        ),
-        Route(
-            "/dragoman/reply",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    enqueue_reply,
-                    "Simulation",
-                    "Enqueue a scripted reply",
-                    (
-                        ApiResponse(
-                            media=None, status=204, description="The reply is in the queue."
-                        ),
-                    ),
-                    query=(MODEL,),
-                    description="The body is a reply, as in docs/scripted.md.",
-                )
-            },
-        ),
-        Route(
-            "/dragoman/faults",
-            admin,
-            OPENAI,
-            {
-                "GET": Operation(
-                    show_faults,
-                    "Simulation",
-                    "List the injected faults",
-                    (response(list[dict[str, Any]]),),
-                    query=(MODEL,),
-                ),
-                "PUT": replace_faults,
-                "POST": replace_faults,
-            },
-        ),
-        Route(
-            "/dragoman/requests",
-            admin,
-            OPENAI,
-            {
-                "GET": Operation(
-                    list_requests,
-                    "Administration",
-                    "List the last requests without their content (--ui)",
-                    (response(RequestSummaries),),
-                )
-            },
-        ),
-        Route(
-            "/dragoman/simulator",
-            admin,
-            OPENAI,
-            {
-                "GET": Operation(
-                    show_simulation,
-                    "Simulation",
-                    "Show the simulated models",
-                    (response(SimulatedModels),),
-                ),
-                "PUT": set_speed,
-                "POST": set_speed,
-            },
-        ),
-        Route(
-            "/dragoman/listener",
-            admin,
-            OPENAI,
-            {
-                "GET": Operation(
-                    partial(show_ports, port_controller),
-                    "Simulation",
-                    "List the ports with their states",
-                    (response(PortStates),),
-                ),
-                "PUT": set_ports,
-                "POST": set_ports,
-            },
-        ),
-    )
+    return routes.build()
 
 
 def find_controls(http: HttpRequest) -> list[EngineControl]:

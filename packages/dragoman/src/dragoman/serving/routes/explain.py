@@ -31,14 +31,13 @@ from ...pipeline.recent_prompts import RecentPrompts, count_common_prefix
 from ...pipeline.request_preparation import TokenJob
 from ...pipeline.served_model import ServedModel
 from ..api_description import response
-from ..auth import Access
 from ..call_admission import AdmittedCall, build_header, prepare_call
 from ..call_reading import read_call
 from ..error_envelope import ANTHROPIC, OPENAI, RESPONSES, ErrorEnvelope
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
-from ..route import Handler, Operation, Route
+from ..route import Handler, Route, RouteGroup
 from .messages import read_conversation
 from .responses.create import read_call_with_history
 from .tgi import read_generate_call
@@ -142,55 +141,37 @@ def build_routes(recent_prompts: RecentPrompts | None) -> Sequence[Route]:
             (SGLANG_REQUEST, TGI_REQUEST),
         ),
     )
-    user = Access.USER
     render_all = build_render_handler(completions, as_list=True)
-    return (
-        *(
-            Route(
-                f"{path}/explain",
-                user,
-                envelope,
-                {
-                    "POST": Operation(
-                        build_explain_handler(read, recent_prompts),
-                        tag,
-                        "Show how the prompt is rendered and cached (--explain)",
-                        (response(ExplanationBody),),
-                        bodies,
-                    )
-                },
-            )
-            for path, envelope, read, tag, bodies in explained
-        ),
-        Route(
-            "/v1/chat/completions/render",
-            user,
-            OPENAI,
-            {
-                "POST": Operation(
-                    build_render_handler(chat),
-                    "Chat Completions",
-                    "Render a conversation to a body for /inference/v1/generate (--explain)",
-                    (response(RenderedGenerateBody),),
-                    (CHAT_REQUEST,),
-                )
-            },
-        ),
-        Route(
-            "/v1/completions/render",
-            user,
-            OPENAI,
-            {
-                "POST": Operation(
-                    render_all,
-                    "Completions",
-                    "Render prompts to bodies for /inference/v1/generate (--explain)",
-                    (response(list[RenderedGenerateBody]),),
-                    (COMPLETION_REQUEST,),
-                )
-            },
-        ),
+    routes = RouteGroup("Chat Completions", OPENAI)
+    for path, envelope, read, tag, bodies in explained:
+        routes.add(
+            "POST",
+            f"{path}/explain",
+            build_explain_handler(read, recent_prompts),
+            "Show how the prompt is rendered and cached (--explain)",
+            response(ExplanationBody),
+            bodies=bodies,
+            tag=tag,
+            envelope=envelope,
+        )
+    routes.add(
+        "POST",
+        "/v1/chat/completions/render",
+        build_render_handler(chat),
+        "Render a conversation to a body for /inference/v1/generate (--explain)",
+        response(RenderedGenerateBody),
+        bodies=(CHAT_REQUEST,),
     )
+    routes.add(
+        "POST",
+        "/v1/completions/render",
+        render_all,
+        "Render prompts to bodies for /inference/v1/generate (--explain)",
+        response(list[RenderedGenerateBody]),
+        bodies=(COMPLETION_REQUEST,),
+        tag="Completions",
+    )
+    return routes.build()
 
 
 def _build_reader(read: Callable[[bytes, ReaderOptions], GenerationCall]) -> HttpCallReader:

@@ -36,7 +36,6 @@ from ..api_description import (
     Query,
     response,
 )
-from ..auth import Access
 from ..error_envelope import BY_CLIENT
 from ..file_store import FILE_KIND, find_file, is_complete, read_chunks
 from ..handler_result import HandlerResult, JsonResponse
@@ -46,7 +45,7 @@ from ..record_pages import list_newest_first, list_records, require_store
 from ..replay_responder import ReplayResponder
 from ..requested_file import delete_file, load_file_record
 from ..responder import RawFraming, Responder
-from ..route import Handler, Operation, Route
+from ..route import Handler, Route, RouteGroup
 from ..uploads import OCTET_STREAM, UploadDescription, find_file_part, read_fields, store_upload
 
 _BATCH_TTL = 30 * 86400
@@ -80,69 +79,56 @@ def build_routes() -> Sequence[Route]:
     """Build the routes that both vendors have; a request's headers choose the vendor's
     format.
     """
-    return (
-        Route(
-            "/v1/files",
-            Access.USER,
-            BY_CLIENT,
-            {
-                "GET": Operation(
-                    _choose_by_client(list_files, list_anthropic_files),
-                    "Files",
-                    "List files",
-                    (response(ObjectPage, FilePage),),
-                    query=(
-                        Query(
-                            "limit",
-                            Annotated[int, Meta(ge=1)],
-                            "Maximum number of objects per page.",
-                        ),
-                        *PAGE[1:],
-                        Query("purpose", str, "Only files of this purpose."),
-                        Query("page", str, "Anthropic's cursor: `next_page` of the previous page."),
-                    ),
-                    description="With the header `anthropic-version`, in Anthropic's format.",
-                ),
-                "POST": Operation(
-                    _choose_by_client(upload, upload_anthropic),
-                    "Files",
-                    "Upload a file",
-                    (response(FileObject, FileMetadata),),
-                    (_UPLOAD,),
-                    description="With the header `anthropic-version`, in Anthropic's format.",
-                ),
-            },
+    routes = RouteGroup("Files", BY_CLIENT)
+    routes.add(
+        "GET",
+        "/v1/files",
+        _choose_by_client(list_files, list_anthropic_files),
+        "List files",
+        response(ObjectPage, FilePage),
+        query=(
+            Query(
+                "limit",
+                Annotated[int, Meta(ge=1)],
+                "Maximum number of objects per page.",
+            ),
+            *PAGE[1:],
+            Query("purpose", str, "Only files of this purpose."),
+            Query("page", str, "Anthropic's cursor: `next_page` of the previous page."),
         ),
-        Route(
-            "/v1/files/{file}",
-            Access.USER,
-            BY_CLIENT,
-            {
-                "GET": Operation(
-                    _choose_by_client(show, show_anthropic),
-                    "Files",
-                    "Retrieve a file's metadata",
-                    (response(FileObject, FileMetadata),),
-                ),
-                "DELETE": Operation(
-                    _choose_by_client(delete, delete_anthropic),
-                    "Files",
-                    "Delete a file",
-                    (response(DeletedObjectResponse, DeletedAnthropicFile),),
-                ),
-            },
-        ),
-        Route(
-            "/v1/files/{file}/content",
-            Access.USER,
-            BY_CLIENT,
-            {
-                "GET": Operation(
-                    show_content, "Files", "Download a file", (ApiResponse(media=BINARY),)
-                )
-            },
-        ),
+        description="With the header `anthropic-version`, in Anthropic's format.",
     )
+    routes.add(
+        "POST",
+        "/v1/files",
+        _choose_by_client(upload, upload_anthropic),
+        "Upload a file",
+        response(FileObject, FileMetadata),
+        bodies=(_UPLOAD,),
+        description="With the header `anthropic-version`, in Anthropic's format.",
+    )
+    routes.add(
+        "GET",
+        "/v1/files/{file}",
+        _choose_by_client(show, show_anthropic),
+        "Retrieve a file's metadata",
+        response(FileObject, FileMetadata),
+    )
+    routes.add(
+        "DELETE",
+        "/v1/files/{file}",
+        _choose_by_client(delete, delete_anthropic),
+        "Delete a file",
+        response(DeletedObjectResponse, DeletedAnthropicFile),
+    )
+    routes.add(
+        "GET",
+        "/v1/files/{file}/content",
+        show_content,
+        "Download a file",
+        ApiResponse(media=BINARY),
+    )
+    return routes.build()
 
 
 def _choose_by_client(openai: Handler, anthropic: Handler) -> Handler:

@@ -17,60 +17,33 @@ from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 
 
 def build_routes() -> Sequence[Route]:
-    public = Access.PUBLIC
-    health = Operation(
-        check_health,
-        "Server",
-        "Check whether the server is ready",
-        (
-            ApiResponse(media=None, description="Every engine is ready. The body is empty."),
-            ApiResponse(
-                (NotReady,),
-                status=503,
-                description="An engine is not ready, or the server is shutting down.",
-            ),
+    summary = "Check whether the server is ready"
+    readiness = (
+        ApiResponse(media=None, description="Every engine is ready. The body is empty."),
+        ApiResponse(
+            (NotReady,),
+            status=503,
+            description="An engine is not ready, or the server is shutting down.",
         ),
     )
-    return (
-        *(
-            Route(path, public, OPENAI, {"GET": health})
-            for path in ("/health", "/healthz", "/readyz")
-        ),
-        Route(
-            "/livez",
-            public,
-            OPENAI,
-            {
-                "GET": Operation(
-                    live,
-                    "Server",
-                    "Check whether the process responds",
-                    (ApiResponse(media=None, description="Empty."),),
-                )
-            },
-        ),
-        Route(
-            "/ping",
-            public,
-            OPENAI,
-            {"GET": health, "POST": health},
-        ),
-        Route("/health_generate", public, OPENAI, {"GET": health}),
-        Route(
-            "/version",
-            public,
-            OPENAI,
-            {
-                "GET": Operation(
-                    show_version, "Server", "Show the version", (response(VersionObject),)
-                )
-            },
-        ),
+    routes = RouteGroup("Server", OPENAI, Access.PUBLIC)
+    for path in ("/health", "/healthz", "/readyz"):
+        routes.add("GET", path, check_health, summary, *readiness)
+    routes.add(
+        "GET",
+        "/livez",
+        live,
+        "Check whether the process responds",
+        ApiResponse(media=None, description="Empty."),
     )
+    routes.add(("GET", "POST"), "/ping", check_health, summary, *readiness)
+    routes.add("GET", "/health_generate", check_health, summary, *readiness)
+    routes.add("GET", "/version", show_version, "Show the version", response(VersionObject))
+    return routes.build()
 
 
 @dataclass(frozen=True, slots=True)

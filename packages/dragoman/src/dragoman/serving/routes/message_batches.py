@@ -37,7 +37,6 @@ from ...store import (
     Store,
 )
 from ..api_description import CURSOR, STORED_LINES, response
-from ..auth import Access
 from ..call_reading import run_in_thread_if_large
 from ..client_warnings import reject_unknown_fields
 from ..durable_jobs import JobRunner
@@ -58,7 +57,7 @@ from ..message_batch_job import (
 from ..record_pages import list_newest_first, require_store
 from ..replay_responder import ReplayResponder
 from ..responder import RawFraming, Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 from ..service import Service
 
 MESSAGE_BATCH_KIND = "message_batch"
@@ -71,69 +70,52 @@ def build_routes(new_batches: asyncio.Event) -> Sequence[Route]:
 
     new_batches: set when a batch has been stored.
     """
-    user = Access.USER
-    return (
-        Route(
-            MESSAGE_BATCHES_PATH,
-            user,
-            ANTHROPIC,
-            {
-                "GET": Operation(
-                    list_batches,
-                    "Message batches",
-                    "List message batches",
-                    (response(MessageBatchPage),),
-                    query=CURSOR,
-                ),
-                "POST": Operation(
-                    partial(create, new_batches),
-                    "Message batches",
-                    "Create a message batch",
-                    (response(MessageBatch),),
-                    (MessageBatchBody,),
-                ),
-            },
-        ),
-        Route(
-            f"{MESSAGE_BATCHES_PATH}/{{batch}}",
-            user,
-            ANTHROPIC,
-            {
-                "GET": Operation(
-                    show, "Message batches", "Retrieve a message batch", (response(MessageBatch),)
-                ),
-                "DELETE": Operation(
-                    delete,
-                    "Message batches",
-                    "Delete a message batch",
-                    (response(DeletedMessageBatch),),
-                ),
-            },
-        ),
-        Route(
-            f"{MESSAGE_BATCHES_PATH}/{{batch}}/cancel",
-            user,
-            ANTHROPIC,
-            {
-                "POST": Operation(
-                    cancel, "Message batches", "Cancel a message batch", (response(MessageBatch),)
-                )
-            },
-        ),
-        Route(
-            f"{MESSAGE_BATCHES_PATH}/{{batch}}/results",
-            user,
-            ANTHROPIC,
-            {
-                "GET": Operation(
-                    show_results,
-                    "Message batches",
-                    "Read the results, one a line",
-                    (response(MessageBatchResult, media=STORED_LINES),),
-                )
-            },
-        ),
+    routes = RouteGroup("Message batches", ANTHROPIC)
+    routes.add(
+        "GET",
+        MESSAGE_BATCHES_PATH,
+        list_batches,
+        "List message batches",
+        response(MessageBatchPage),
+        query=CURSOR,
     )
+    routes.add(
+        "POST",
+        MESSAGE_BATCHES_PATH,
+        partial(create, new_batches),
+        "Create a message batch",
+        response(MessageBatch),
+        bodies=(MessageBatchBody,),
+    )
+    routes.add(
+        "GET",
+        f"{MESSAGE_BATCHES_PATH}/{{batch}}",
+        show,
+        "Retrieve a message batch",
+        response(MessageBatch),
+    )
+    routes.add(
+        "DELETE",
+        f"{MESSAGE_BATCHES_PATH}/{{batch}}",
+        delete,
+        "Delete a message batch",
+        response(DeletedMessageBatch),
+    )
+    routes.add(
+        "POST",
+        f"{MESSAGE_BATCHES_PATH}/{{batch}}/cancel",
+        cancel,
+        "Cancel a message batch",
+        response(MessageBatch),
+    )
+    routes.add(
+        "GET",
+        f"{MESSAGE_BATCHES_PATH}/{{batch}}/results",
+        show_results,
+        "Read the results, one a line",
+        response(MessageBatchResult, media=STORED_LINES),
+    )
+    return routes.build()
 
 
 def build_worker(

@@ -32,7 +32,6 @@ from ...pipeline.foreign_reasoning import drop_foreign_reasoning
 from ...pipeline.prompt_length import check_countable
 from ...store import Key, Put, Store
 from ..api_description import EVENTS, response
-from ..auth import Access
 from ..call_admission import admit_call, build_header
 from ..call_reading import build_reader_options, parse_body, run_in_thread_if_large
 from ..client_warnings import collect_warnings
@@ -44,46 +43,32 @@ from ..reply_persistence import ReplyPersistence
 from ..request_context import build_owner_files
 from ..request_terms import build_terms
 from ..responder import Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 
 THREAD_KIND = "thread"
 
 
 def build_routes() -> Sequence[Route]:
-    return (
-        Route(
-            "/v1/messages",
-            Access.USER,
-            ANTHROPIC,
-            {
-                "POST": Operation(
-                    create,
-                    "Messages",
-                    "Answer a conversation",
-                    (
-                        response(MessageResponse),
-                        response(*MESSAGE_EVENTS, AnthropicErrorBody, media=EVENTS),
-                    ),
-                    (MESSAGES_REQUEST,),
-                    generates=True,
-                )
-            },
-        ),
-        Route(
-            "/v1/messages/count_tokens",
-            Access.USER,
-            ANTHROPIC,
-            {
-                "POST": Operation(
-                    count_tokens,
-                    "Messages",
-                    "Count the tokens of a prompt",
-                    (response(TokenCount),),
-                    (COUNT_REQUEST,),
-                )
-            },
-        ),
+    routes = RouteGroup("Messages", ANTHROPIC)
+    routes.add(
+        "POST",
+        "/v1/messages",
+        create,
+        "Answer a conversation",
+        response(MessageResponse),
+        response(*MESSAGE_EVENTS, AnthropicErrorBody, media=EVENTS),
+        bodies=(MESSAGES_REQUEST,),
+        generates=True,
     )
+    routes.add(
+        "POST",
+        "/v1/messages/count_tokens",
+        count_tokens,
+        "Count the tokens of a prompt",
+        response(TokenCount),
+        bodies=(COUNT_REQUEST,),
+    )
+    return routes.build()
 
 
 async def create(http: HttpRequest) -> JsonResponse | Responder:

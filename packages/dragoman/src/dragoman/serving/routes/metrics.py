@@ -32,7 +32,7 @@ from ..http_request import HttpRequest
 from ..key_metrics import KeyMetrics, KeyUsage
 from ..merged_metrics import MetricsExchange, build_registry, read_families
 from ..responder import Responder
-from ..route import Handler, Operation, Route
+from ..route import Handler, Route, RouteGroup
 
 KEY_PREFIX = "dragoman:key_"
 """Begins the names of the metrics that name API keys."""
@@ -162,21 +162,15 @@ def build_routes(
         none.
     """
     handler = build_metrics_handler(meters, http_metrics, key_metrics, exchange)
-    return (
-        Route(
-            "/metrics",
-            Access.PUBLIC,
-            OPENAI,
-            {
-                "GET": Operation(
-                    handler,
-                    "Server",
-                    "Read the metrics, in Prometheus' format",
-                    (ApiResponse(media=TEXT),),
-                )
-            },
-        ),
+    routes = RouteGroup("Server", OPENAI, Access.PUBLIC)
+    routes.add(
+        "GET",
+        "/metrics",
+        handler,
+        "Read the metrics, in Prometheus' format",
+        ApiResponse(media=TEXT),
     )
+    return routes.build()
 
 
 def build_metrics_handler(

@@ -31,7 +31,7 @@ from ..http_request import HttpRequest
 from ..model_downloads import DownloadReport, FileProgress, ModelDownloads
 from ..replay_responder import ReplayResponder
 from ..responder import Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 from .engine_control import decode_body
 
 PROGRESS_INTERVAL = 0.5
@@ -45,79 +45,58 @@ def build_routes(puller: ModelPuller | None, downloads: ModelDownloads | None) -
     puller: downloads models; None if this server does not download models.
     downloads: background downloads; None if `puller` is None.
     """
-    admin = Access.ADMIN
     loading = (response(Success), response(ModelEvent, OpenAIErrorBody, media=EVENTS))
-    return (
-        Route(
-            "/models",
-            Access.USER,
-            OPENAI,
-            {
-                "GET": Operation(
-                    partial(list_states, downloads),
-                    "Models",
-                    "List the models with their states",
-                    (response(ModelStateList),),
-                ),
-                "POST": Operation(
-                    partial(start_download, downloads),
-                    "Models",
-                    "Download a model in the background",
-                    (response(Success),),
-                    (ModelRequest,),
-                ),
-                "DELETE": Operation(
-                    refuse_deletion,
-                    "Models",
-                    "Not supported: models are deleted by the operator",
-                    (),
-                ),
-            },
-        ),
-        Route(
-            "/models/sse",
-            Access.USER,
-            OPENAI,
-            {
-                "GET": Operation(
-                    partial(watch_states, downloads),
-                    "Models",
-                    "Stream the states of the models, and each change",
-                    (response(ModelEvent, media=EVENTS),),
-                )
-            },
-        ),
-        Route(
-            "/models/load",
-            admin,
-            OPENAI,
-            {"POST": Operation(load, "Models", "Load a model", loading, (ModelRequest,))},
-        ),
-        Route(
-            "/models/unload",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    partial(unload, downloads),
-                    "Models",
-                    "Unload a model",
-                    loading,
-                    (ModelRequest,),
-                )
-            },
-        ),
-        Route(
-            "/models/pull",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    partial(pull, puller), "Models", "Download a model", loading, (ModelRequest,)
-                )
-            },
-        ),
+    routes = RouteGroup("Models", OPENAI, Access.ADMIN)
+    routes.add(
+        "GET",
+        "/models",
+        partial(list_states, downloads),
+        "List the models with their states",
+        response(ModelStateList),
+        access=Access.USER,
     )
+    routes.add(
+        "POST",
+        "/models",
+        partial(start_download, downloads),
+        "Download a model in the background",
+        response(Success),
+        bodies=(ModelRequest,),
+        access=Access.USER,
+    )
+    routes.add(
+        "DELETE",
+        "/models",
+        refuse_deletion,
+        "Not supported: models are deleted by the operator",
+        access=Access.USER,
+    )
+    routes.add(
+        "GET",
+        "/models/sse",
+        partial(watch_states, downloads),
+        "Stream the states of the models, and each change",
+        response(ModelEvent, media=EVENTS),
+        access=Access.USER,
+    )
+    routes.add("POST", "/models/load", load, "Load a model", *loading, bodies=(ModelRequest,))
+    routes.add(
+        "POST",
+        "/models/unload",
+        partial(unload, downloads),
+        "Unload a model",
+        *loading,
+        bodies=(ModelRequest,),
+    )
+    routes.add(
+        "POST",
+        "/models/pull",
+        partial(pull, puller),
+        "Download a model",
+        *loading,
+        bodies=(ModelRequest,),
+    )
+    return routes.build()
 
 
 class ModelStatus(Struct, frozen=True, omit_defaults=True):

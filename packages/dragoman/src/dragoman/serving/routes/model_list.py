@@ -15,44 +15,34 @@ from ...pipeline.model_lifecycle import ModelSlot
 from ...pipeline.model_registry import is_name_pattern
 from ...pipeline.served_model import ModelDetails
 from ..api_description import response
-from ..auth import Access
 from ..error_envelope import BY_CLIENT
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 
 
 def build_routes() -> Sequence[Route]:
-    return (
+    routes = RouteGroup("Models", BY_CLIENT)
+    routes.add(
+        "GET",
+        "/v1/models",
+        list_models,
+        "List the models",
+        response(ModelObjectList),
         # OpenAI's clients are sometimes configured with the wrong base URL `/api/v1`,
         # which is below Ollama's `/api`.
-        Route(
-            "/v1/models",
-            Access.USER,
-            BY_CLIENT,
-            {
-                "GET": Operation(
-                    list_models, "Models", "List the models", (response(ModelObjectList),)
-                )
-            },
-            root="/api/v1",
-        ),
-        Route(
-            "/v1/models/{model:path}",
-            Access.USER,
-            BY_CLIENT,
-            {
-                "GET": Operation(
-                    show_model,
-                    "Models",
-                    "Retrieve a model",
-                    (response(ModelObject),),
-                    description="The name may contain slashes.",
-                )
-            },
-        ),
+        root="/api/v1",
     )
+    routes.add(
+        "GET",
+        "/v1/models/{model:path}",
+        show_model,
+        "Retrieve a model",
+        response(ModelObject),
+        description="The name may contain slashes.",
+    )
+    return routes.build()
 
 
 async def list_models(http: HttpRequest) -> JsonResponse | Responder:

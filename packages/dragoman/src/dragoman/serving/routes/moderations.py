@@ -5,32 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core.errors import NotFound
-from ..auth import Access
 from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 
 
 def build_routes() -> Sequence[Route]:
-    return (
-        Route(
-            "/v1/moderations",
-            Access.USER,
-            OPENAI,
-            {"POST": Operation(refuse_moderation, "Other", "Not supported: moderation", ())},
-        ),
-        Route(
-            "/classify",
-            Access.USER,
-            OPENAI,
-            {
-                "POST": Operation(
-                    refuse_classification, "Other", "Not supported: classification", ()
-                )
-            },
-        ),
-    )
+    routes = RouteGroup("Other", OPENAI)
+    routes.add("POST", "/v1/moderations", refuse_moderation, "Not supported: moderation")
+    routes.add("POST", "/classify", refuse_classification, "Not supported: classification")
+    return routes.build()
 
 
 async def refuse_moderation(_: HttpRequest) -> JsonResponse:

@@ -30,7 +30,6 @@ from ...pipeline.model_lifecycle import ModelSlot
 from ...pipeline.request_preparation import TokenJob
 from ...pipeline.served_model import ServedModel
 from ..api_description import LINES, response
-from ..auth import Access
 from ..call_admission import admit_call, build_header
 from ..client_warnings import collect_warnings
 from ..error_envelope import OLLAMA
@@ -38,7 +37,7 @@ from ..generation_handler import build_responder
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 from .ollama_body import NDJSON, read_ollama_call
 from .ollama_keep_alive import apply_keep_alive, explain_keep_alive, unload
 from .ollama_models import find_model_slot
@@ -48,33 +47,32 @@ CallReader = Callable[..., OllamaCall]
 
 
 def build_routes() -> Sequence[Route]:
-    chat = Operation(
+    routes = RouteGroup("Ollama", OLLAMA)
+    routes.add(
+        "POST",
+        "/api/chat",
         partial(_generate, read=read_ollama_chat, is_chat=True),
-        "Ollama",
         "Answer a conversation",
-        (response(OllamaChatResponse), response(OllamaChatResponse, OllamaError, media=LINES)),
-        (OLLAMA_CHAT_REQUEST,),
+        response(OllamaChatResponse),
+        response(OllamaChatResponse, OllamaError, media=LINES),
+        bodies=(OLLAMA_CHAT_REQUEST,),
         generates=True,
         description="Streams unless `stream` is false. Without messages it loads or unloads the "
         "model.",
     )
-    generate = Operation(
+    routes.add(
+        "POST",
+        "/api/generate",
         partial(_generate, read=read_ollama_generate, is_chat=False),
-        "Ollama",
         "Continue a text",
-        (
-            response(OllamaGenerateResponse),
-            response(OllamaGenerateResponse, OllamaError, media=LINES),
-        ),
-        (OLLAMA_GENERATE_REQUEST,),
+        response(OllamaGenerateResponse),
+        response(OllamaGenerateResponse, OllamaError, media=LINES),
+        bodies=(OLLAMA_GENERATE_REQUEST,),
         generates=True,
         description="Streams unless `stream` is false. Without a prompt it loads or unloads the "
         "model.",
     )
-    return (
-        Route("/api/chat", Access.USER, OLLAMA, {"POST": chat}),
-        Route("/api/generate", Access.USER, OLLAMA, {"POST": generate}),
-    )
+    return routes.build()
 
 
 async def _generate(

@@ -20,14 +20,13 @@ from ...dialects.ollama.response_schemas import OllamaEmbedding, OllamaEmbedResp
 from ...dialects.ollama.wire import OLLAMA_EMBED_REQUEST, OLLAMA_EMBEDDINGS_REQUEST
 from ...pipeline.embedding import embed
 from ..api_description import response
-from ..auth import Access
 from ..client_warnings import collect_warnings
 from ..disconnect import cancel_on_disconnect
 from ..error_envelope import OLLAMA
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 from .ollama_body import read_ollama_call
 from .ollama_keep_alive import apply_keep_alive, explain_keep_alive
 from .ollama_models import find_model_slot
@@ -35,36 +34,24 @@ from .ollama_timer import AnswerTimer
 
 
 def build_routes() -> Sequence[Route]:
-    return (
-        Route(
-            "/api/embed",
-            Access.USER,
-            OLLAMA,
-            {
-                "POST": Operation(
-                    create_embeddings,
-                    "Ollama",
-                    "Embed texts",
-                    (response(OllamaEmbedResponse),),
-                    (OLLAMA_EMBED_REQUEST,),
-                )
-            },
-        ),
-        Route(
-            "/api/embeddings",
-            Access.USER,
-            OLLAMA,
-            {
-                "POST": Operation(
-                    create_embedding,
-                    "Ollama",
-                    "Embed a text (deprecated)",
-                    (response(OllamaEmbedding),),
-                    (OLLAMA_EMBEDDINGS_REQUEST,),
-                )
-            },
-        ),
+    routes = RouteGroup("Ollama", OLLAMA)
+    routes.add(
+        "POST",
+        "/api/embed",
+        create_embeddings,
+        "Embed texts",
+        response(OllamaEmbedResponse),
+        bodies=(OLLAMA_EMBED_REQUEST,),
     )
+    routes.add(
+        "POST",
+        "/api/embeddings",
+        create_embedding,
+        "Embed a text (deprecated)",
+        response(OllamaEmbedding),
+        bodies=(OLLAMA_EMBEDDINGS_REQUEST,),
+    )
+    return routes.build()
 
 
 async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:

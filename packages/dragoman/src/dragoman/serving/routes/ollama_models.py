@@ -46,7 +46,7 @@ from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..replay_responder import ReplayResponder
 from ..responder import Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 from .ollama_body import NDJSON, read_ollama_call
 from .ollama_keep_alive import may_control_models
 
@@ -103,79 +103,43 @@ def build_routes(puller: ModelPuller | None) -> Sequence[Route]:
 
     puller: downloads models for /api/pull; None rejects such requests.
     """
-    user = Access.USER
-    return (
-        Route(
-            "/api/tags",
-            user,
-            OLLAMA,
-            {"GET": Operation(list_tags, "Ollama", "List the models", (response(OllamaTags),))},
-        ),
-        Route(
-            "/api/show",
-            user,
-            OLLAMA,
-            {
-                "POST": Operation(
-                    show, "Ollama", "Show a model", (response(OllamaShow),), (OLLAMA_MODEL_REQUEST,)
-                )
-            },
-        ),
-        Route(
-            "/api/ps",
-            user,
-            OLLAMA,
-            {
-                "GET": Operation(
-                    list_running, "Ollama", "List the loaded models", (response(OllamaProcesses),)
-                )
-            },
-        ),
-        Route(
-            "/api/version",
-            Access.PUBLIC,
-            OLLAMA,
-            {
-                "GET": Operation(
-                    show_version,
-                    "Ollama",
-                    "Show the version of Ollama's API",
-                    (response(VersionObject),),
-                )
-            },
-            root="/api",
-        ),
-        Route(
-            "/api/pull",
-            user,
-            OLLAMA,
-            {
-                "POST": Operation(
-                    partial(pull, puller=puller),
-                    "Ollama",
-                    "Download a model",
-                    (response(PullProgress), response(PullProgress, OllamaError, media=LINES)),
-                    (OLLAMA_MODEL_REQUEST,),
-                )
-            },
-        ),
-        *(
-            Route(
-                path,
-                user,
-                OLLAMA,
-                {
-                    method: Operation(
-                        partial(_refuse, f"{method} {path.partition('/{')[0]}", reason),
-                        "Ollama",
-                        f"Not supported: {summary}",
-                        (),
-                    )
-                },
-            )
-            for method, path, summary, reason in _REFUSED
-        ),
+    routes = RouteGroup("Ollama", OLLAMA)
+    routes.add("GET", "/api/tags", list_tags, "List the models", response(OllamaTags))
+    routes.add(
+        "POST",
+        "/api/show",
+        show,
+        "Show a model",
+        response(OllamaShow),
+        bodies=(OLLAMA_MODEL_REQUEST,),
     )
+    routes.add("GET", "/api/ps", list_running, "List the loaded models", response(OllamaProcesses))
+    routes.add(
+        "GET",
+        "/api/version",
+        show_version,
+        "Show the version of Ollama's API",
+        response(VersionObject),
+        access=Access.PUBLIC,
+        root="/api",
+    )
+    routes.add(
+        "POST",
+        "/api/pull",
+        partial(pull, puller=puller),
+        "Download a model",
+        response(PullProgress),
+        response(PullProgress, OllamaError, media=LINES),
+        bodies=(OLLAMA_MODEL_REQUEST,),
+    )
+    for method, path, summary, reason in _REFUSED:
+        routes.add(
+            method,
+            path,
+            partial(_refuse, f"{method} {path.partition('/{')[0]}", reason),
+            f"Not supported: {summary}",
+        )
+    return routes.build()
 
 
 def find_model_slot(models: Models, name: str) -> tuple[ModelSlot, str]:

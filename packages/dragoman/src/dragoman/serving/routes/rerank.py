@@ -22,7 +22,6 @@ from ...dialects.scoring import (
 from ...pipeline.scoring import score_pairs
 from ...pipeline.served_model import ServedModel
 from ..api_description import response
-from ..auth import Access
 from ..call_reading import read_call
 from ..encoding_call import (
     build_result_header,
@@ -35,30 +34,32 @@ from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..request_terms import find_queue_share
 from ..responder import Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 
 
 def build_routes() -> Sequence[Route]:
-    rerank_texts = Operation(
-        rerank,
-        "Embeddings",
-        "Order documents by their relevance to a query",
-        (response(RerankResponse, list[TeiRerankResult]),),
-        (RERANK_REQUEST,),
-    )
-    score = Operation(
-        score_texts,
-        "Embeddings",
-        "Score pairs of texts",
-        (response(ScoreResponse),),
-        (SCORE_REQUEST,),
-    )
     rerank_paths = ("/rerank", "/v1/rerank", "/v2/rerank")
     score_paths = ("/score", "/v1/score")
-    return (
-        *(Route(path, Access.USER, OPENAI, {"POST": rerank_texts}) for path in rerank_paths),
-        *(Route(path, Access.USER, OPENAI, {"POST": score}) for path in score_paths),
-    )
+    routes = RouteGroup("Embeddings", OPENAI)
+    for path in rerank_paths:
+        routes.add(
+            "POST",
+            path,
+            rerank,
+            "Order documents by their relevance to a query",
+            response(RerankResponse, list[TeiRerankResult]),
+            bodies=(RERANK_REQUEST,),
+        )
+    for path in score_paths:
+        routes.add(
+            "POST",
+            path,
+            score_texts,
+            "Score pairs of texts",
+            response(ScoreResponse),
+            bodies=(SCORE_REQUEST,),
+        )
+    return routes.build()
 
 
 async def _score(http: HttpRequest, model: ServedModel, texts: TextPairs) -> RelevanceScores:

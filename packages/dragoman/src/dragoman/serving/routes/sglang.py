@@ -19,7 +19,7 @@ from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..queried_model import find_queried_model
 from ..responder import Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 from .engine_control import decode_body, find_controls
 from .vllm import count_requests, reset_caches
 from .weights import SUPPORTED_TRANSFERS_HINT, check_version, find_trainable, find_weights_on_disk
@@ -38,168 +38,123 @@ TRANSFER_PATHS = (
 
 
 def build_routes() -> Sequence[Route]:
-    user = Access.USER
-    admin = Access.ADMIN
-    model_info = Operation(
+    routes = RouteGroup("SGLang and TGI", OPENAI, Access.ADMIN)
+    routes.add(
+        "GET",
+        "/get_model_info",
         show_model_info,
-        "SGLang and TGI",
         "Show the model, as in SGLang",
-        (response(SglangModelInfo),),
+        response(SglangModelInfo),
         query=(MODEL,),
+        access=Access.USER,
     )
-    transfer = Operation(
-        refuse_transfer, "Weights", "Not supported: pickled tensors and process groups", ()
+    routes.add(
+        "GET",
+        "/model_info",
+        show_model_info,
+        "Show the model, as in SGLang",
+        response(SglangModelInfo),
+        query=(MODEL,),
+        access=Access.USER,
     )
-    flush_cache = Operation(
+    routes.add(
+        "GET",
+        "/v1/loads",
+        show_loads,
+        "Count running and waiting requests, as in SGLang",
+        response(Loads),
+        query=(Query("format", Literal["json"], "Prometheus' format is at /metrics."),),
+        access=Access.USER,
+    )
+    routes.add(
+        "GET",
+        "/get_weight_version",
+        show_weight_version,
+        "Show the version of the weights, as in SGLang",
+        response(WeightVersion),
+        query=(MODEL,),
+        tag="Weights",
+        access=Access.USER,
+    )
+    routes.add(
+        "POST",
+        "/update_weights_from_disk",
+        update_from_disk,
+        "Update the weights from a directory below --weights-dir",
+        response(DiskUpdated),
+        bodies=(DiskUpdate,),
+        query=(MODEL,),
+        tag="Weights",
+    )
+    for path in TRANSFER_PATHS:
+        routes.add(
+            "POST",
+            path,
+            refuse_transfer,
+            "Not supported: pickled tensors and process groups",
+            tag="Weights",
+        )
+    routes.add(
+        "POST",
+        "/pause_generation",
+        pause,
+        "Pause generation, as in SGLang",
+        response(SglangState),
+        bodies=(SglangPause,),
+        is_body_optional=True,
+        query=(MODEL,),
+        tag="Administration",
+    )
+    routes.add(
+        "POST",
+        "/continue_generation",
+        continue_generation,
+        "Resume generation, as in SGLang",
+        response(SglangState),
+        query=(MODEL,),
+        tag="Administration",
+    )
+    routes.add(
+        "POST",
+        "/abort_request",
+        abort,
+        "Abort all requests, as in SGLang",
+        ApiResponse(media=None, description="Empty."),
+        bodies=(SglangAbort,),
+        query=(MODEL,),
+        tag="Administration",
+    )
+    routes.add(
+        ("GET", "POST"),
+        "/flush_cache",
         flush,
-        "SGLang and TGI",
         "Clear the prefix cache",
-        (
-            ApiResponse(media=TEXT),
-            ApiResponse(media=TEXT, status=400, description="A part of the cache is in use."),
-        ),
+        ApiResponse(media=TEXT),
+        ApiResponse(media=TEXT, status=400, description="A part of the cache is in use."),
     )
-    return (
-        Route(
-            "/get_model_info",
-            user,
-            OPENAI,
-            {"GET": model_info},
-        ),
-        Route(
-            "/model_info",
-            user,
-            OPENAI,
-            {"GET": model_info},
-        ),
-        Route(
-            "/v1/loads",
-            user,
-            OPENAI,
-            {
-                "GET": Operation(
-                    show_loads,
-                    "SGLang and TGI",
-                    "Count running and waiting requests, as in SGLang",
-                    (response(Loads),),
-                    query=(Query("format", Literal["json"], "Prometheus' format is at /metrics."),),
-                )
-            },
-        ),
-        Route(
-            "/get_weight_version",
-            user,
-            OPENAI,
-            {
-                "GET": Operation(
-                    show_weight_version,
-                    "Weights",
-                    "Show the version of the weights, as in SGLang",
-                    (response(WeightVersion),),
-                    query=(MODEL,),
-                )
-            },
-        ),
-        Route(
-            "/update_weights_from_disk",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    update_from_disk,
-                    "Weights",
-                    "Update the weights from a directory below --weights-dir",
-                    (response(DiskUpdated),),
-                    (DiskUpdate,),
-                    query=(MODEL,),
-                )
-            },
-        ),
-        *(Route(path, admin, OPENAI, {"POST": transfer}) for path in TRANSFER_PATHS),
-        Route(
-            "/pause_generation",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    pause,
-                    "Administration",
-                    "Pause generation, as in SGLang",
-                    (response(SglangState),),
-                    (SglangPause,),
-                    is_body_optional=True,
-                    query=(MODEL,),
-                )
-            },
-        ),
-        Route(
-            "/continue_generation",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    continue_generation,
-                    "Administration",
-                    "Resume generation, as in SGLang",
-                    (response(SglangState),),
-                    query=(MODEL,),
-                )
-            },
-        ),
-        Route(
-            "/abort_request",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    abort,
-                    "Administration",
-                    "Abort all requests, as in SGLang",
-                    (ApiResponse(media=None, description="Empty."),),
-                    (SglangAbort,),
-                    query=(MODEL,),
-                )
-            },
-        ),
-        Route(
-            "/flush_cache",
-            admin,
-            OPENAI,
-            {"GET": flush_cache, "POST": flush_cache},
-        ),
-        Route(
-            "/release_memory_occupation",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    release,
-                    "Administration",
-                    "Free the engines' memory",
-                    (response(None),),
-                    (MemoryTags,),
-                    is_body_optional=True,
-                    query=(MODEL,),
-                )
-            },
-        ),
-        Route(
-            "/resume_memory_occupation",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    resume,
-                    "Administration",
-                    "Restore the engines' memory",
-                    (response(None),),
-                    (MemoryTags,),
-                    is_body_optional=True,
-                    query=(MODEL,),
-                )
-            },
-        ),
+    routes.add(
+        "POST",
+        "/release_memory_occupation",
+        release,
+        "Free the engines' memory",
+        response(None),
+        bodies=(MemoryTags,),
+        is_body_optional=True,
+        query=(MODEL,),
+        tag="Administration",
     )
+    routes.add(
+        "POST",
+        "/resume_memory_occupation",
+        resume,
+        "Restore the engines' memory",
+        response(None),
+        bodies=(MemoryTags,),
+        is_body_optional=True,
+        query=(MODEL,),
+        tag="Administration",
+    )
+    return routes.build()
 
 
 async def refuse_transfer(http: HttpRequest) -> JsonResponse | Responder:

@@ -19,7 +19,6 @@ from ...dialects.tgi.errors import TgiError
 from ...dialects.tgi.wire import TGI_REQUEST, TgiInfo
 from ...dialects.tgi.writer import LightllmResponse, TgiResponse, TgiStreamEvent
 from ..api_description import EVENTS, MODEL, TEXT, ApiResponse, response
-from ..auth import Access
 from ..call_reading import parse_body, run_in_thread_if_large
 from ..error_envelope import OPENAI, TGI
 from ..generation_handler import build_generation_handler, run_generation
@@ -27,7 +26,7 @@ from ..handler_result import EnvelopedError, HandlerResult, JsonResponse, call_h
 from ..http_request import HttpRequest
 from ..queried_model import find_queried_model
 from ..responder import Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 from .ui import redirect_to_page
 
 INDEX_TEXT = f"""\
@@ -53,91 +52,58 @@ def build_routes(*, redirects_browsers: bool) -> Sequence[Route]:
 
     redirects_browsers: redirect browsers from `/` to the page at /ui.
     """
-    user = Access.USER
     browser_handler = redirect_to_page if redirects_browsers else None
-    generate_text = Operation(
-        generate,
-        "SGLang and TGI",
-        "Generate text in the format of SGLang, TGI or LightLLM; the body decides",
-        (
-            response(SglangResponse, list[SglangResponse], TgiResponse, LightllmResponse),
-            response(SglangResponse, TgiStreamEvent, OpenAIErrorBody, TgiError, media=EVENTS),
-        ),
-        (SGLANG_REQUEST, TGI_REQUEST),
-        generates=True,
-        envelopes=(OPENAI, TGI),
-    )
     post_root = build_generation_handler(partial(read_tgi, as_list=True))
     post_stream = build_generation_handler(partial(read_tgi, always_stream=True))
-    return (
-        Route(
-            "/generate",
-            user,
-            OPENAI,
-            {"POST": generate_text, "PUT": generate_text},
-        ),
-        Route(
-            "/",
-            user,
-            TGI,
-            {
-                "GET": Operation(
-                    show_index,
-                    "SGLang and TGI",
-                    "Identify the server",
-                    (
-                        ApiResponse(media=TEXT),
-                        ApiResponse(
-                            media=None,
-                            status=307,
-                            description="Browsers are redirected to the web UI at `/ui`.",
-                        ),
-                    ),
-                ),
-                "POST": Operation(
-                    post_root,
-                    "SGLang and TGI",
-                    "Generate text in the format of TGI or LightLLM",
-                    (
-                        response(list[TgiResponse], LightllmResponse),
-                        response(TgiStreamEvent, TgiError, media=EVENTS),
-                    ),
-                    (TGI_REQUEST,),
-                    generates=True,
-                ),
-            },
-            browser_handler,
-        ),
-        Route(
-            "/generate_stream",
-            user,
-            TGI,
-            {
-                "POST": Operation(
-                    post_stream,
-                    "SGLang and TGI",
-                    "Stream text in the format of TGI or LightLLM",
-                    (response(TgiStreamEvent, TgiError, media=EVENTS),),
-                    (TGI_REQUEST,),
-                    generates=True,
-                )
-            },
-        ),
-        Route(
-            "/info",
-            user,
-            TGI,
-            {
-                "GET": Operation(
-                    show_info,
-                    "SGLang and TGI",
-                    "Show the model, as in TGI",
-                    (response(TgiInfo),),
-                    query=(MODEL,),
-                )
-            },
-        ),
+    routes = RouteGroup("SGLang and TGI", TGI)
+    routes.add(
+        ("POST", "PUT"),
+        "/generate",
+        generate,
+        "Generate text in the format of SGLang, TGI or LightLLM; the body decides",
+        response(SglangResponse, list[SglangResponse], TgiResponse, LightllmResponse),
+        response(SglangResponse, TgiStreamEvent, OpenAIErrorBody, TgiError, media=EVENTS),
+        bodies=(SGLANG_REQUEST, TGI_REQUEST),
+        generates=True,
+        envelopes=(OPENAI, TGI),
+        envelope=OPENAI,
     )
+    routes.add(
+        "GET",
+        "/",
+        show_index,
+        "Identify the server",
+        ApiResponse(media=TEXT),
+        ApiResponse(
+            media=None,
+            status=307,
+            description="Browsers are redirected to the web UI at `/ui`.",
+        ),
+        browser_handler=browser_handler,
+    )
+    routes.add(
+        "POST",
+        "/",
+        post_root,
+        "Generate text in the format of TGI or LightLLM",
+        response(list[TgiResponse], LightllmResponse),
+        response(TgiStreamEvent, TgiError, media=EVENTS),
+        bodies=(TGI_REQUEST,),
+        generates=True,
+    )
+    routes.add(
+        "POST",
+        "/generate_stream",
+        post_stream,
+        "Stream text in the format of TGI or LightLLM",
+        response(TgiStreamEvent, TgiError, media=EVENTS),
+        bodies=(TGI_REQUEST,),
+        generates=True,
+    )
+    routes.add(
+        "GET", "/info", show_info, "Show the model, as in TGI", response(TgiInfo), query=(MODEL,)
+    )
+    return routes.build()
 
 
 async def generate(http: HttpRequest) -> HandlerResult:

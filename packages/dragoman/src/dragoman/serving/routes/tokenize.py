@@ -29,7 +29,6 @@ from ...pipeline.prompt_length import check_countable
 from ...pipeline.served_model import ServedModel
 from ...prompts.tokenizer_info import TokenizerInfo
 from ..api_description import MODEL, response
-from ..auth import Access
 from ..client_warnings import collect_warnings
 from ..disconnect import cancel_on_disconnect
 from ..encoding_call import render_in_thread_if_large
@@ -40,57 +39,39 @@ from ..queried_model import find_queried_model
 from ..request_context import build_owner_files
 from ..request_terms import build_terms
 from ..responder import Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 
 MAX_DETOKENIZED = 131_072
 """Maximum number of ids in one call, unless the model's context is longer."""
 
 
 def build_routes() -> Sequence[Route]:
-    return (
-        Route(
-            "/tokenize",
-            Access.USER,
-            OPENAI,
-            {
-                "POST": Operation(
-                    tokenize,
-                    "Tokens",
-                    "Tokenize a text or a conversation",
-                    (response(TokenizeResponse),),
-                    (TOKENIZE_TEXT, TOKENIZE_CHAT),
-                )
-            },
-        ),
-        Route(
-            "/detokenize",
-            Access.USER,
-            OPENAI,
-            {
-                "POST": Operation(
-                    detokenize,
-                    "Tokens",
-                    "Decode token ids",
-                    (response(DetokenizeResponse),),
-                    (DETOKENIZE_REQUEST,),
-                )
-            },
-        ),
-        Route(
-            "/tokenizer_info",
-            Access.USER,
-            OPENAI,
-            {
-                "GET": Operation(
-                    show_tokenizer_info,
-                    "Tokens",
-                    "Show the tokenizer's settings",
-                    (response(TokenizerInfo),),
-                    query=(MODEL,),
-                )
-            },
-        ),
+    routes = RouteGroup("Tokens", OPENAI)
+    routes.add(
+        "POST",
+        "/tokenize",
+        tokenize,
+        "Tokenize a text or a conversation",
+        response(TokenizeResponse),
+        bodies=(TOKENIZE_TEXT, TOKENIZE_CHAT),
     )
+    routes.add(
+        "POST",
+        "/detokenize",
+        detokenize,
+        "Decode token ids",
+        response(DetokenizeResponse),
+        bodies=(DETOKENIZE_REQUEST,),
+    )
+    routes.add(
+        "GET",
+        "/tokenizer_info",
+        show_tokenizer_info,
+        "Show the tokenizer's settings",
+        response(TokenizerInfo),
+        query=(MODEL,),
+    )
+    return routes.build()
 
 
 async def tokenize(http: HttpRequest) -> JsonResponse | Responder:

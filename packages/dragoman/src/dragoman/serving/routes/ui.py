@@ -14,7 +14,7 @@ from ..auth import Access
 from ..error_envelope import OPENAI
 from ..handler_result import CompleteResponse
 from ..http_request import HttpRequest
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 from .openapi.document import build_cached_response
 
 INDEX = "index.html"
@@ -67,39 +67,27 @@ def build_routes(*, is_enabled: bool) -> Sequence[Route]:
     page_files: Mapping[str, PageFile] = load_page_files() if is_enabled else {}
     access = Access.PUBLIC if is_enabled else Access.USER
     show_file = partial(send_file, page_files)
-    return (
-        Route(
-            "/ui",
-            access,
-            OPENAI,
-            {
-                "GET": Operation(
-                    show_file,
-                    "Server",
-                    "Show the page of this server",
-                    (ApiResponse(media="text/html"),),
-                    is_cached=True,
-                )
-            },
-        ),
-        Route(
-            "/ui/{file}",
-            access,
-            OPENAI,
-            {
-                "GET": Operation(
-                    show_file,
-                    "Server",
-                    "Read a file of the page",
-                    tuple(
-                        ApiResponse(media=media)
-                        for media in ("text/html", "text/javascript", "text/css", "image/svg+xml")
-                    ),
-                    is_cached=True,
-                )
-            },
-        ),
+    routes = RouteGroup("Server", OPENAI, access)
+    routes.add(
+        "GET",
+        "/ui",
+        show_file,
+        "Show the page of this server",
+        ApiResponse(media="text/html"),
+        is_cached=True,
     )
+    routes.add(
+        "GET",
+        "/ui/{file}",
+        show_file,
+        "Read a file of the page",
+        ApiResponse(media="text/html"),
+        ApiResponse(media="text/javascript"),
+        ApiResponse(media="text/css"),
+        ApiResponse(media="image/svg+xml"),
+        is_cached=True,
+    )
+    return routes.build()
 
 
 async def send_file(page_files: Mapping[str, PageFile], http: HttpRequest) -> CompleteResponse:

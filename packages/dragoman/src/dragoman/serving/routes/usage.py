@@ -15,7 +15,7 @@ from ..auth import Access
 from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 from ..tenancy import COMPLETIONS, EMBEDDINGS
 
 _USAGE = (
@@ -37,23 +37,17 @@ _USAGE = (
 
 
 def build_routes() -> Sequence[Route]:
-    return tuple(
-        Route(
+    routes = RouteGroup("Administration", OPENAI, Access.ADMIN)
+    for kind in (COMPLETIONS, EMBEDDINGS):
+        routes.add(
+            "GET",
             f"/v1/organization/usage/{kind}",
-            Access.ADMIN,
-            OPENAI,
-            {
-                "GET": Operation(
-                    partial(show_usage, kind),
-                    "Administration",
-                    f"Show the usage of {kind} by key, model and time",
-                    (response(UsagePage),),
-                    query=_USAGE,
-                )
-            },
+            partial(show_usage, kind),
+            f"Show the usage of {kind} by key, model and time",
+            response(UsagePage),
+            query=_USAGE,
         )
-        for kind in (COMPLETIONS, EMBEDDINGS)
-    )
+    return routes.build()
 
 
 async def show_usage(kind: str, http: HttpRequest) -> JsonResponse:

@@ -24,95 +24,62 @@ from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..queried_model import find_queried_model
 from ..responder import Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 
 
 def build_routes() -> Sequence[Route]:
     """Build the routes; those that describe or change the whole server require an
     administrator's key.
     """
-    user = Access.USER
-    admin = Access.ADMIN
-    return (
-        Route(
-            "/inference/v1/generate",
-            user,
-            OPENAI,
-            {
-                "POST": Operation(
-                    build_generation_handler(read_generate),
-                    "Tokens",
-                    "Generate tokens from tokens, as in vLLM",
-                    (
-                        response(GeneratedTokens),
-                        response(GeneratedTokensChunk, OpenAIErrorBody, media=EVENTS),
-                    ),
-                    (GENERATE_REQUEST,),
-                    generates=True,
-                )
-            },
-        ),
-        Route(
-            "/load",
-            user,
-            OPENAI,
-            {
-                "GET": Operation(
-                    show_load,
-                    "Server",
-                    "Count waiting and running requests",
-                    (response(ServerLoad),),
-                )
-            },
-        ),
-        Route(
-            "/get_world_size",
-            user,
-            OPENAI,
-            {
-                "GET": Operation(
-                    show_world_size,
-                    "Server",
-                    "Show the number of processes",
-                    (response(WorldSize),),
-                )
-            },
-        ),
-        Route(
-            "/server_info",
-            admin,
-            OPENAI,
-            {
-                "GET": Operation(
-                    show_server_info,
-                    "Administration",
-                    "Show the server's settings",
-                    (response(ServerInfo),),
-                    query=(
-                        MODEL,
-                        Query(
-                            "config_format",
-                            Literal["text", "json"],
-                            "Whether vLLM's part is a string or an object.",
-                        ),
-                    ),
-                )
-            },
-        ),
-        Route(
-            "/reset_prefix_cache",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    reset_prefix_cache,
-                    "Administration",
-                    "Clear the prefix cache",
-                    (response(CacheReset),),
-                )
-            },
-        ),
+    routes = RouteGroup("Server", OPENAI)
+    routes.add(
+        "POST",
+        "/inference/v1/generate",
+        build_generation_handler(read_generate),
+        "Generate tokens from tokens, as in vLLM",
+        response(GeneratedTokens),
+        response(GeneratedTokensChunk, OpenAIErrorBody, media=EVENTS),
+        bodies=(GENERATE_REQUEST,),
+        generates=True,
+        tag="Tokens",
     )
+    routes.add(
+        "GET", "/load", show_load, "Count waiting and running requests", response(ServerLoad)
+    )
+    routes.add(
+        "GET",
+        "/get_world_size",
+        show_world_size,
+        "Show the number of processes",
+        response(WorldSize),
+    )
+    routes.add(
+        "GET",
+        "/server_info",
+        show_server_info,
+        "Show the server's settings",
+        response(ServerInfo),
+        query=(
+            MODEL,
+            Query(
+                "config_format",
+                Literal["text", "json"],
+                "Whether vLLM's part is a string or an object.",
+            ),
+        ),
+        tag="Administration",
+        access=Access.ADMIN,
+    )
+    routes.add(
+        "POST",
+        "/reset_prefix_cache",
+        reset_prefix_cache,
+        "Clear the prefix cache",
+        response(CacheReset),
+        tag="Administration",
+        access=Access.ADMIN,
+    )
+    return routes.build()
 
 
 class ServerLoad(Struct, frozen=True):

@@ -27,7 +27,7 @@ from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..request_body import read_body
 from ..responder import Responder
-from ..route import Operation, Route
+from ..route import Route, RouteGroup
 from .engine_control import decode_body, resolve_path_below
 
 BINARY_TYPES = (
@@ -43,119 +43,76 @@ SUPPORTED_TRANSFERS_HINT = (
 
 
 def build_routes() -> Sequence[Route]:
-    admin = Access.ADMIN
     uploads = WeightUploads()
-    return (
-        Route(
-            "/init_weight_transfer_engine",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    initialize,
-                    "Weights",
-                    "Prepare weight updates",
-                    (response(TransferMessage),),
-                    (TransferInit,),
-                    is_body_optional=True,
-                    query=(MODEL,),
-                )
-            },
-        ),
-        Route(
-            "/shutdown_weight_transfer_engine",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    partial(shut_down, uploads),
-                    "Weights",
-                    "Discard an unfinished update",
-                    (response(TransferMessage),),
-                    query=(MODEL,),
-                )
-            },
-        ),
-        Route(
-            "/start_weight_update",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    partial(start, uploads),
-                    "Weights",
-                    "Start an update in several parts",
-                    (response(TransferMessage),),
-                    query=(MODEL,),
-                )
-            },
-        ),
-        Route(
-            "/update_weights",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    partial(update, uploads),
-                    "Weights",
-                    "Update the weights, or add a part to a started update",
-                    (response(WeightUpdated, TransferMessage),),
-                    (WeightUpdate,),
-                    accepts_binary=True,
-                    query=(
-                        MODEL,
-                        Query("weight_version", str, "The version of the weights in the body."),
-                    ),
-                    description=f"As `{BINARY}` the body is a safetensors file.",
-                )
-            },
-        ),
-        Route(
-            "/finish_weight_update",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    partial(finish, uploads),
-                    "Weights",
-                    "Apply a started update",
-                    (response(WeightUpdated),),
-                    (WeightFinish,),
-                    is_body_optional=True,
-                    query=(MODEL,),
-                )
-            },
-        ),
-        Route(
-            "/update_weight_version",
-            admin,
-            OPENAI,
-            {
-                "POST": Operation(
-                    set_version,
-                    "Weights",
-                    "Name the version of the weights",
-                    (response(WeightRenamed),),
-                    (WeightRename,),
-                    query=(MODEL,),
-                )
-            },
-        ),
-        Route(
-            "/weight_info",
-            admin,
-            OPENAI,
-            {
-                "GET": Operation(
-                    show_info,
-                    "Weights",
-                    "Show the version of the weights",
-                    (response(WeightInfo),),
-                    query=(MODEL,),
-                )
-            },
-        ),
+    routes = RouteGroup("Weights", OPENAI, Access.ADMIN)
+    routes.add(
+        "POST",
+        "/init_weight_transfer_engine",
+        initialize,
+        "Prepare weight updates",
+        response(TransferMessage),
+        bodies=(TransferInit,),
+        is_body_optional=True,
+        query=(MODEL,),
     )
+    routes.add(
+        "POST",
+        "/shutdown_weight_transfer_engine",
+        partial(shut_down, uploads),
+        "Discard an unfinished update",
+        response(TransferMessage),
+        query=(MODEL,),
+    )
+    routes.add(
+        "POST",
+        "/start_weight_update",
+        partial(start, uploads),
+        "Start an update in several parts",
+        response(TransferMessage),
+        query=(MODEL,),
+    )
+    routes.add(
+        "POST",
+        "/update_weights",
+        partial(update, uploads),
+        "Update the weights, or add a part to a started update",
+        response(WeightUpdated, TransferMessage),
+        bodies=(WeightUpdate,),
+        accepts_binary=True,
+        query=(
+            MODEL,
+            Query("weight_version", str, "The version of the weights in the body."),
+        ),
+        description=f"As `{BINARY}` the body is a safetensors file.",
+    )
+    routes.add(
+        "POST",
+        "/finish_weight_update",
+        partial(finish, uploads),
+        "Apply a started update",
+        response(WeightUpdated),
+        bodies=(WeightFinish,),
+        is_body_optional=True,
+        query=(MODEL,),
+    )
+    routes.add(
+        "POST",
+        "/update_weight_version",
+        set_version,
+        "Name the version of the weights",
+        response(WeightRenamed),
+        bodies=(WeightRename,),
+        query=(MODEL,),
+    )
+    routes.add(
+        "GET",
+        "/weight_info",
+        show_info,
+        "Show the version of the weights",
+        response(WeightInfo),
+        query=(MODEL,),
+    )
+    return routes.build()
 
 
 class WeightUploads:

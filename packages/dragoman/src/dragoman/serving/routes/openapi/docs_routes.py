@@ -15,7 +15,7 @@ from ...auth import Access
 from ...error_envelope import OPENAI
 from ...handler_result import CompleteResponse
 from ...http_request import HttpRequest
-from ...route import Operation, Route
+from ...route import Route, RouteGroup
 from .document import build_cached_response, describe_api
 
 PAGE_POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -49,40 +49,27 @@ def build_routes(routes: Iterable[Route]) -> Sequence[Route]:
 
     routes: all other routes; the document describes them too.
     """
-    document_routes = [
-        Route(
+    group = RouteGroup("Server", OPENAI)
+    for path, summary, file, content_type in _FILES:
+        group.add(
+            "GET",
             path,
-            Access.PUBLIC,
-            OPENAI,
-            {
-                "GET": Operation(
-                    partial(show_file, file.read_bytes(), content_type.encode()),
-                    "Server",
-                    summary,
-                    (ApiResponse(media=content_type.partition(";")[0]),),
-                    is_cached=True,
-                )
-            },
+            partial(show_file, file.read_bytes(), content_type.encode()),
+            summary,
+            ApiResponse(media=content_type.partition(";")[0]),
+            is_cached=True,
+            access=Access.PUBLIC,
         )
-        for path, summary, file, content_type in _FILES
-    ]
     description = ApiDescription()
-    document_routes.append(
-        Route(
-            "/openapi.json",
-            Access.USER,
-            OPENAI,
-            {
-                "GET": Operation(
-                    description.show,
-                    "Server",
-                    "Describe the API",
-                    (response(dict[str, Any]),),
-                    is_cached=True,
-                )
-            },
-        )
+    group.add(
+        "GET",
+        "/openapi.json",
+        description.show,
+        "Describe the API",
+        response(dict[str, Any]),
+        is_cached=True,
     )
+    document_routes = group.build()
     description.routes = (*routes, *document_routes)
     return document_routes
 

@@ -24,7 +24,6 @@ from ....pipeline.prompt_length import check_countable
 from ....pipeline.prompt_truncation import build_dropped_warning, build_fitting_prompt
 from ....store import Key
 from ...api_description import EVENTS, response
-from ...auth import Access
 from ...call_admission import admit_call, build_header
 from ...call_reading import read_call
 from ...client_warnings import collect_warnings
@@ -36,7 +35,7 @@ from ...replay_responder import ReplayResponder
 from ...request_context import build_owner_files
 from ...request_terms import build_terms
 from ...responder import Responder
-from ...route import Operation, Route
+from ...route import Route, RouteGroup
 from .background import BackgroundRuns, start_run
 from .conversation_locks import ConversationLocks
 from .history import RESPONSE_KIND
@@ -46,54 +45,37 @@ from .turn import open_turn, prepend_history, render_own_items
 def build_routes(
     background: BackgroundRuns | None, conversation_locks: ConversationLocks
 ) -> Sequence[Route]:
-    return (
-        Route(
-            "/v1/responses",
-            Access.USER,
-            RESPONSES,
-            {
-                "POST": Operation(
-                    partial(create, background, conversation_locks),
-                    "Responses",
-                    "Create a response",
-                    (response(ResponseObject), response(*RESPONSE_EVENTS, media=EVENTS)),
-                    (RESPONSE_REQUEST,),
-                    generates=True,
-                    description="Streaming, non-streaming or background. The same path accepts "
-                    "WebSocket connections.",
-                )
-            },
-        ),
-        Route(
-            "/v1/responses/compact",
-            Access.USER,
-            RESPONSES,
-            {
-                "POST": Operation(
-                    compact,
-                    "Responses",
-                    "Compact a conversation",
-                    (response(Compaction),),
-                    (RESPONSE_REQUEST,),
-                    generates=True,
-                )
-            },
-        ),
-        Route(
-            "/v1/responses/input_tokens",
-            Access.USER,
-            RESPONSES,
-            {
-                "POST": Operation(
-                    count_input_tokens,
-                    "Responses",
-                    "Count the tokens of a response's prompt",
-                    (response(InputTokenCount),),
-                    (RESPONSE_REQUEST,),
-                )
-            },
-        ),
+    routes = RouteGroup("Responses", RESPONSES)
+    routes.add(
+        "POST",
+        "/v1/responses",
+        partial(create, background, conversation_locks),
+        "Create a response",
+        response(ResponseObject),
+        response(*RESPONSE_EVENTS, media=EVENTS),
+        bodies=(RESPONSE_REQUEST,),
+        generates=True,
+        description="Streaming, non-streaming or background. The same path accepts "
+        "WebSocket connections.",
     )
+    routes.add(
+        "POST",
+        "/v1/responses/compact",
+        compact,
+        "Compact a conversation",
+        response(Compaction),
+        bodies=(RESPONSE_REQUEST,),
+        generates=True,
+    )
+    routes.add(
+        "POST",
+        "/v1/responses/input_tokens",
+        count_input_tokens,
+        "Count the tokens of a response's prompt",
+        response(InputTokenCount),
+        bodies=(RESPONSE_REQUEST,),
+    )
+    return routes.build()
 
 
 async def create(

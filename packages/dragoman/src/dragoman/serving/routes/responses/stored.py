@@ -19,12 +19,11 @@ from ....dialects.responses.response_schemas import DeletedResponse, ResponseObj
 from ....dialects.responses.stored_response import read_stored_response
 from ....store import CommitConflict, Delete, Key, Record
 from ...api_description import EVENTS, OBJECT_PAGE, PAGE, Query, response
-from ...auth import Access
 from ...error_envelope import RESPONSES
 from ...handler_result import JsonResponse
 from ...http_request import HttpRequest
 from ...responder import Responder
-from ...route import Operation, Route
+from ...route import Route, RouteGroup
 from .background import BackgroundRuns
 from .create import build_replay
 from .history import RESPONSE_KIND, build_no_such_response_error
@@ -32,73 +31,56 @@ from .history import RESPONSE_KIND, build_no_such_response_error
 
 def build_routes(background: BackgroundRuns | None) -> Sequence[Route]:
     path = "/v1/responses/{id}"
-    user = Access.USER
-    return (
-        Route(
-            path,
-            user,
-            RESPONSES,
-            {
-                "GET": Operation(
-                    partial(show, background),
-                    "Responses",
-                    "Retrieve a stored response, or resume its stream",
-                    (response(ResponseObject), response(*RESPONSE_EVENTS, media=EVENTS)),
-                    query=(
-                        Query(
-                            "stream",
-                            Literal["true", "false"],
-                            "Stream the events of a background response.",
-                        ),
-                        Query(
-                            "starting_after",
-                            Annotated[int, Meta(ge=0)],
-                            "Only events after this sequence number.",
-                        ),
-                        Query(
-                            "include",
-                            str,
-                            "Accepted; a stored response is returned as it is.",
-                            is_list=True,
-                        ),
-                    ),
-                ),
-                "DELETE": Operation(
-                    partial(delete, background),
-                    "Responses",
-                    "Delete a stored response",
-                    (response(DeletedResponse),),
-                ),
-            },
-        ),
-        Route(
-            f"{path}/cancel",
-            user,
-            RESPONSES,
-            {
-                "POST": Operation(
-                    partial(cancel, background),
-                    "Responses",
-                    "Cancel a background response",
-                    (response(ResponseObject),),
-                )
-            },
-        ),
-        Route(
-            f"{path}/input_items",
-            user,
-            RESPONSES,
-            {
-                "GET": Operation(
-                    list_input,
-                    "Responses",
-                    "List the input of a stored response",
-                    OBJECT_PAGE,
-                    query=PAGE,
-                )
-            },
+    routes = RouteGroup("Responses", RESPONSES)
+    routes.add(
+        "GET",
+        path,
+        partial(show, background),
+        "Retrieve a stored response, or resume its stream",
+        response(ResponseObject),
+        response(*RESPONSE_EVENTS, media=EVENTS),
+        query=(
+            Query(
+                "stream",
+                Literal["true", "false"],
+                "Stream the events of a background response.",
+            ),
+            Query(
+                "starting_after",
+                Annotated[int, Meta(ge=0)],
+                "Only events after this sequence number.",
+            ),
+            Query(
+                "include",
+                str,
+                "Accepted; a stored response is returned as it is.",
+                is_list=True,
+            ),
         ),
     )
+    routes.add(
+        "DELETE",
+        path,
+        partial(delete, background),
+        "Delete a stored response",
+        response(DeletedResponse),
+    )
+    routes.add(
+        "POST",
+        f"{path}/cancel",
+        partial(cancel, background),
+        "Cancel a background response",
+        response(ResponseObject),
+    )
+    routes.add(
+        "GET",
+        f"{path}/input_items",
+        list_input,
+        "List the input of a stored response",
+        OBJECT_PAGE,
+        query=PAGE,
+    )
+    return routes.build()
 
 
 async def show(background: BackgroundRuns | None, http: HttpRequest) -> JsonResponse | Responder:
