@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tests.pipeline.failing_engine import Clock
 
 from dragoman.core.engine_stats import EngineStats
@@ -15,6 +17,7 @@ from dragoman.core.events import (
     Usage,
 )
 from dragoman.pipeline.request_metrics import RequestMetrics
+from dragoman.pipeline.run_counts import RunCounts
 
 
 def test_inter_token_latency_excludes_wait_for_first_batch() -> None:
@@ -29,9 +32,17 @@ def test_inter_token_latency_excludes_wait_for_first_batch() -> None:
     assert (stats.inter_token.sum, stats.inter_token.count) == (1, 3)
 
 
+@dataclass(frozen=True)
+class FinishedRun:
+    prompt_tokens: int
+    cached_tokens: int
+    n_tokens: int
+
+
 def test_upstream_counts_reported_at_end_are_recorded() -> None:
     stats = EngineStats()
-    metrics = RequestMetrics(stats, Clock(), carries_tokens=False)
+    metrics = RequestMetrics(stats, Clock())
+    metrics.counts = RunCounts([FinishedRun(7, 4, 3)], events_carry_tokens=False)
     metrics.begin()
     metrics.feed(
         [

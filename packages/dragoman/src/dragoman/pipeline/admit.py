@@ -18,6 +18,7 @@ from .event_run import EventRun
 from .merge import merge_choices, merge_prompts
 from .request_metrics import ModelMetrics, RequestMetrics
 from .request_preparation import NO_IDS, Job, TokenJob, prepare_job
+from .run_counts import RunCounts
 from .served_model import ServedModel
 from .token_run import TokenRun
 
@@ -32,12 +33,14 @@ class AdmittedRun(Struct, frozen=True):
         headers need not wait long.
     control_ids: ids of the tokenizer's control tokens; empty if the engine reports no
         ids.
+    counts: the tokens that the prompts have used so far.
     jobs: one job per prompt.
     """
 
     batches: BatchStream
     warnings: tuple[str, ...]
     is_admitted: bool
+    counts: RunCounts
     control_ids: frozenset[int] = frozenset()
     jobs: tuple[Job, ...] = ()
 
@@ -79,20 +82,24 @@ async def admit(
             job, job_warnings = await prepare_job(model, request, terms, index)
             jobs.append(job)
             warnings |= dict.fromkeys(job_warnings)
+        runs = [_build_runs(model, job) for job in jobs]
         batches = merge_prompts(
             [
                 _build_stream(model, *prompt)
-                for prompt in zip(jobs, requests, request_metrics, strict=True)
+                for prompt in zip(runs, requests, request_metrics, strict=True)
             ]
         )
         batches.timeout = terms.timeout
         if model.usage_guard is not None:
             batches.add_stage(Lease(model.usage_guard))
     is_admitted = isinstance(model.backend, TokenBackend)
+    counts = RunCounts(
+        [run for prompt_runs in runs for run in prompt_runs], events_carry_tokens=is_admitted
+    )
     control_ids = (
         model.backend.tokenizer.control_ids if isinstance(model.backend, TokenBackend) else NO_IDS
     )
-    return AdmittedRun(batches, tuple(warnings), is_admitted, control_ids, tuple(jobs))
+    return AdmittedRun(batches, tuple(warnings), is_admitted, counts, control_ids, tuple(jobs))
 
 
 class Lease(Stage):
@@ -108,29 +115,39 @@ class Lease(Stage):
         self._usage_guard.__exit__(None, None, None)
 
 
+def _build_runs(model: ServedModel, job: Job) -> list[TokenRun] | list[EventRun]:
+    """Build the runs of one prompt: several if its engine has one choice per request."""
+    if isinstance(job, TokenJob):
+        return [TokenRun(job)]
+    choices = job.request.choices
+    if choices == 1 or not model.capabilities.has_one_choice:
+        return [EventRun(job)]
+    request = msgspec.structs.replace(job.request, choices=1)
+    one_choice = msgspec.structs.replace(job, request=request)
+    return [EventRun(one_choice) for _ in range(choices)]
+
+
 def _build_stream(
-    model: ServedModel, job: Job, request: GenerateRequest, metrics: RequestMetrics | None
+    model: ServedModel,
+    runs: list[TokenRun] | list[EventRun],
+    request: GenerateRequest,
+    metrics: RequestMetrics | None,
 ) -> BatchStream:
     """Build the stream of one prompt."""
-    if isinstance(job, TokenJob):
-        stream = BatchStream(TokenSource(TokenRun(job), model.progress, model.delivery_rounds))
-    elif job.request.choices > 1 and model.capabilities.has_one_choice:
-        one_choice = msgspec.structs.replace(
-            job, request=msgspec.structs.replace(job.request, choices=1)
-        )
-        stream = merge_choices(
-            [
-                BatchStream(EventSource(EventRun(one_choice), model.progress))
-                for _ in range(job.request.choices)
-            ]
-        )
-    else:
-        stream = BatchStream(EventSource(EventRun(job), model.progress))
+    stream = merge_choices([BatchStream(_build_source(model, run)) for run in runs])
     if metrics is not None:
+        carries_tokens = isinstance(model.backend, TokenBackend)
+        metrics.counts = RunCounts(runs, events_carry_tokens=carries_tokens)
         stream.add_stage(metrics)
     if (request.best_of or 0) > request.choices:
         stream.add_stage(BestOf(request.choices))
     return stream
+
+
+def _build_source(model: ServedModel, run: TokenRun | EventRun) -> TokenSource | EventSource:
+    if isinstance(run, TokenRun):
+        return TokenSource(run, model.progress, model.delivery_rounds)
+    return EventSource(run, model.progress)
 
 
 class BestOf(Stage):

@@ -50,6 +50,19 @@ class EventRun:
         self.has_ended = False
 
     @property
+    def prompt_tokens(self) -> int | None:
+        """Tokens of the prompt, reported or estimated; None until the engine starts."""
+        finished = self._finished
+        reported = None if finished is None else finished.usage.prompt
+        return self._started.prompt_tokens if reported is None else reported
+
+    @property
+    def cached_tokens(self) -> int | None:
+        finished = self._finished
+        reported = None if finished is None else finished.usage.cached
+        return self._started.cached_tokens if reported is None else reported
+
+    @property
     def n_tokens(self) -> int:
         """Number of generated tokens, as reported by the engine, counted or estimated."""
         return self._usage.size.count

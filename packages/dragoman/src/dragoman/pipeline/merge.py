@@ -38,6 +38,8 @@ def merge_choices(choices: Sequence[BatchStream]) -> BatchStream:
     """Merge the choices of one prompt, each of which has its own stream. Usage counts
     the prompt once per choice.
     """
+    if len(choices) == 1:
+        return choices[0]
     return BatchStream(_merge_concurrently(choices, n_prompts=1))
 
 

@@ -9,7 +9,6 @@ import asyncio
 import copy
 from collections.abc import Callable, Iterator, Sequence
 
-from ..core.answer_size import AnswerSize
 from ..core.engine_stats import EngineStats
 from ..core.errors import EngineTimeout
 from ..core.events import (
@@ -22,8 +21,8 @@ from ..core.events import (
     get_answer_tokens,
 )
 from .driver import Stage
-from .engine_backends import TokenBackend
 from .model_registry import Models
+from .run_counts import RunCounts
 from .served_model import ServedModel
 
 MonotonicClock = Callable[[], float]
@@ -45,11 +44,7 @@ class ModelMetrics:
         return (
             None
             if model.stats_source is not None
-            else RequestMetrics(
-                self._find_stats(model),
-                self._clock,
-                carries_tokens=isinstance(model.backend, TokenBackend),
-            )
+            else RequestMetrics(self._find_stats(model), self._clock)
         )
 
     def _find_stats(self, model: ServedModel) -> EngineStats:
@@ -81,31 +76,27 @@ class ModelMetrics:
 class RequestMetrics(Stage):
     """The metrics of one prompt's response.
 
-    carries_tokens: the events carry all tokens. Otherwise they are counted when the
-        answer ends, as its engine reports them or by an estimate.
+    counts: the counts of the prompt's runs. They are used when the response ends, for
+        what the events have not told; None to count events only.
     """
 
     __slots__ = (
         "_arrival_time",
         "_clock",
-        "_estimated_prompt",
         "_first_token_time",
         "_has_begun",
         "_last_token_time",
         "_open_choices",
         "_prompt_tokens",
-        "_size",
         "_start_time",
         "_stats",
         "_tokens",
+        "counts",
     )
 
-    def __init__(
-        self, stats: EngineStats, clock: MonotonicClock, *, carries_tokens: bool = True
-    ) -> None:
+    def __init__(self, stats: EngineStats, clock: MonotonicClock) -> None:
         self._stats = stats
-        self._size = None if carries_tokens else AnswerSize()
-        self._estimated_prompt: int | None = None
+        self.counts: RunCounts | None = None
         self._clock = clock
         self._arrival_time = self._start_time = self._last_token_time = clock()
         self._first_token_time: float | None = None
@@ -120,8 +111,6 @@ class RequestMetrics(Stage):
     def feed(self, batch: list[Event]) -> list[Event]:
         count = 0
         stats = self._stats
-        if self._size is not None:
-            self._size.add_batch(batch)
         for event in batch:
             if type(event) is TextDelta:  # The common case.
                 count += len(event.tokens)
@@ -129,7 +118,10 @@ class RequestMetrics(Stage):
             count += len(get_answer_tokens(event))
             match event:
                 case Started(choices=choices, elapsed=elapsed):
-                    self._count_started(event)
+                    # An estimate is counted when the answer ends: the engine may still
+                    # report the count.
+                    if not event.is_estimate:
+                        self._count_prompt(event.prompt_tokens, event.cached_tokens)
                     stats.request_choices.observe(choices)
                     self._start_time = self._clock() - elapsed
                     stats.queue.observe(self._start_time - self._arrival_time)
@@ -161,15 +153,6 @@ class RequestMetrics(Stage):
         self._last_token_time = now
         return batch
 
-    def _count_started(self, started: Started) -> None:
-        """Count the prompt; an estimate only when the answer ends, since the engine may
-        still report the count.
-        """
-        if started.is_estimate:
-            self._estimated_prompt = started.prompt_tokens
-        else:
-            self._count_prompt(started.prompt_tokens, started.cached_tokens)
-
     def _count_prompt(self, tokens: int | None, cached: int | None) -> None:
         """Count the prompt, unless it has been counted or its tokens are not known yet."""
         if tokens and not self._prompt_tokens:
@@ -184,10 +167,12 @@ class RequestMetrics(Stage):
             return
         stats = self._stats
         now = self._clock()
-        self._count_prompt(self._estimated_prompt, None)
-        if self._size is not None and self._size.count > self._tokens:
-            stats.generation_tokens += self._size.count - self._tokens
-            self._tokens = self._size.count
+        counts = self.counts
+        if counts is not None:
+            self._count_prompt(counts.prompt_tokens, counts.cached_tokens)
+            if not counts.events_carry_tokens and counts.output_tokens > self._tokens:
+                stats.generation_tokens += counts.output_tokens - self._tokens
+                self._tokens = counts.output_tokens
         # Only if an exception ended the request; finished choices have already been
         # recorded.
         if error is not None and self._open_choices:

@@ -102,6 +102,15 @@ class TokenRun:
         return self._choices[0].id
 
     @property
+    def prompt_tokens(self) -> int | None:
+        """Tokens of the prompt; None until the engine starts."""
+        return self._prompt_tokens if self._has_started else None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        return self._cached_tokens
+
+    @property
     def n_tokens(self) -> int:
         """Number of tokens that the engine has sampled."""
         return sum([choice.n_sampled for choice in self._choices])

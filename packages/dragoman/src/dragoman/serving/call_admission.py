@@ -11,7 +11,7 @@ from ..core.request import Conversation, GenerateRequest
 from ..core.trace_context import SpanContext
 from ..dialects.interfaces import GenerationCall, Header
 from ..pipeline.admit import AdmittedRun, admit
-from ..pipeline.request_preparation import EventJob, TokenJob
+from ..pipeline.request_preparation import TokenJob
 from ..pipeline.response_times import TimingsReport
 from ..pipeline.served_model import ServedModel
 from .auth import Caller
@@ -121,8 +121,7 @@ async def _prepare_and_observe(
         batches = admitted.run.batches
         if observer is not None:
             observer.record_warnings(admitted.warnings)
-            if any(isinstance(job, EventJob) for job in admitted.run.jobs):
-                observer.estimate_tokens()
+            observer.counts = admitted.run.counts
             if observer.account is not None:
                 try:
                     await observer.account.charge_prompt(

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-from ..core.answer_size import AnswerSize
 from ..core.events import Event, TextDelta
 from ..core.request import GenerateRequest
 from ..core.trace_context import SpanContext, parse_trace_context
 from ..pipeline.driver import Stage
+from ..pipeline.run_counts import RunCounts
 from .recent_requests import RecentRequest
 from .request_context import RequestContext
 from .request_log import CLIENT_CLOSED_REQUEST, RequestLog, RequestLogLine
@@ -30,6 +30,7 @@ class CallObserver(Stage):
     request_log: gets the line at the end; None without a request log.
     now: any clock, seconds.
     traced: the call's span; None without telemetry.
+    counts: the counts of a generation; None until it is admitted, and for other work.
     recent: the call's entry among the recent requests; None if they are not kept.
     """
 
@@ -37,10 +38,10 @@ class CallObserver(Stage):
         "_now",
         "_recent",
         "_request_log",
-        "_size",
         "_started_at",
         "_traced",
         "account",
+        "counts",
         "line",
     )
 
@@ -60,7 +61,7 @@ class CallObserver(Stage):
         self._recent = recent
         self._now = now
         self._started_at = now()
-        self._size: AnswerSize | None = None
+        self.counts: RunCounts | None = None
 
     @property
     def trace(self) -> SpanContext | None:
@@ -74,16 +75,10 @@ class CallObserver(Stage):
             line.output_tokens += len(event.tokens)
         else:
             line.record(batch, self._now() - self._started_at)
-        if self._size is not None:
-            self._size.add_batch(batch)
-            line.output_tokens = self._size.count
+        counts = self.counts
+        if counts is not None and not counts.events_carry_tokens:
+            line.output_tokens = counts.output_tokens
         return batch
-
-    def estimate_tokens(self) -> None:
-        """Estimate the tokens that the batches do not carry. Without this an answer
-        costs nothing if its client leaves before the engine has reported its tokens.
-        """
-        self._size = AnswerSize()
 
     def record_warnings(self, warnings: tuple[str, ...]) -> None:
         if self._recent is not None:
@@ -115,6 +110,7 @@ class CallObserver(Stage):
         elif line.status == CLIENT_CLOSED_REQUEST and line.error is None:
             # The initial status, so the call has neither finished nor failed.
             line.error = "cancelled"
+            self._record_computed()
         line.latency_s = self._now() - self._started_at
         if self.account is not None:
             if line.prompt_tokens is not None:
@@ -128,6 +124,16 @@ class CallObserver(Stage):
             self._traced.end(line)
         if self._request_log is not None:
             self._request_log.put(line)
+
+    def _record_computed(self) -> None:
+        """Record what the engine has computed for a client that has left, also if not
+        all prompts or choices have started: then no batch has been sent.
+        """
+        counts = self.counts
+        if counts is not None and counts.prompt_tokens is not None:
+            self.line.prompt_tokens = counts.prompt_tokens
+            self.line.cached_tokens = counts.cached_tokens
+            self.line.output_tokens = counts.output_tokens
 
 
 def find_trace(context: RequestContext, observer: CallObserver | None) -> SpanContext | None:

@@ -23,6 +23,7 @@ from tests.serving.responses.harness import lifespan
 from tests.serving.test_tenancy import tenant
 
 from dragoman import BaseEngine
+from dragoman.core.capabilities import Capabilities
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
@@ -41,6 +42,7 @@ from dragoman.engines.upstream import KINDS
 from dragoman.pipeline.admit import admit
 from dragoman.pipeline.engine_backends import EventBackend
 from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.request_metrics import ModelMetrics
 from dragoman.pipeline.served_model import ServedModel
 from dragoman.serving.app import build_asgi_app
 from dragoman.serving.call_observer import CallObserver
@@ -379,7 +381,7 @@ async def observe_until(events: list[Event], left_after: int) -> tuple[RequestLo
     run = await admit(model, [GenerateRequest("m", prompt="x" * 400)], build_terms())
     line = RequestLogLine(0.0, "r", "/v1/completions", "m")
     observer = CallObserver(line, None, None, lambda: 0.0)
-    observer.estimate_tokens()
+    observer.counts = run.counts
     run.batches.add_stage(observer)
     delivered: list[Event] = []
     async with aclosing(run.batches) as batches:
@@ -394,3 +396,54 @@ def test_charge_covers_text_of_any_stream_left_anywhere(events: list[Event], lef
     line, delivered = asyncio.run(observe_until(events, left_after))
     assert line.output_tokens >= count_characters(delivered) / 8
     assert line.prompt_tokens
+
+
+class QueueingEngine(BaseEngine):
+    """An engine that answers its first request and keeps all others queued.
+
+    expected: number of requests after which `has_all` is set.
+    """
+
+    capabilities = Capabilities(has_one_choice=True)
+
+    def __init__(self, expected: int) -> None:
+        super().__init__()
+        self._missing = expected
+        self._is_first = True
+        self.has_all = asyncio.Event()
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
+        del request
+        is_first = self._is_first
+        self._is_first = False
+        self._missing -= 1
+        if not self._missing:
+            self.has_all.set()
+        if not is_first:
+            await asyncio.get_running_loop().create_future()
+        yield Started(None)
+        yield TextDelta(0, "x" * 400)
+        yield ChoiceFinished(0, FinishReason.STOP)
+        yield Finished(Usage())
+
+
+@pytest.mark.parametrize(("prompts", "choices"), [(2, 1), (1, 2), (2, 2)])
+async def test_call_left_while_part_queued_is_charged(prompts: int, choices: int):
+    engine = QueueingEngine(prompts * choices)
+    model = ServedModel("m", EventBackend(engine), 4096, 1_700_000_000)
+    request = GenerateRequest("m", prompt="x" * 400, choices=choices)
+    models = Models([model])
+    meters = ModelMetrics(models, lambda: 0.0)
+    run = await admit(model, [request] * prompts, build_terms(), meters)
+    line = RequestLogLine(0.0, "r", "/v1/completions", "m")
+    observer = CallObserver(line, None, None, lambda: 0.0)
+    observer.counts = run.counts
+    run.batches.add_stage(observer)
+    waiting = asyncio.create_task(anext(run.batches))
+    await engine.has_all.wait()
+    assert not waiting.done()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert (line.error, line.prompt_tokens, line.output_tokens) == ("cancelled", 100, 100)
+    ((_, (stats,)),) = meters
+    assert (stats.prompt_tokens, stats.generation_tokens) == (100, 100)
