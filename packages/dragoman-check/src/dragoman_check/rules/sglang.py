@@ -89,7 +89,9 @@ def _check_answer(answer: JsonObject) -> None:
     ]
     meta = require_object(answer.get("meta_info"), "meta_info")
     require_string(meta.get("id"), "meta_info.id")
-    require_count(meta.get("prompt_tokens"), "meta_info.prompt_tokens")
+    # A server in front of another one may know the prompt's tokens only at the end.
+    if meta.get("prompt_tokens") is not None or meta.get("finish_reason") is not None:
+        require_count(meta.get("prompt_tokens"), "meta_info.prompt_tokens")
     # A server in front of another one may know no tokens of a text; 0 would be wrong.
     if ids or meta.get("completion_tokens") is not None:
         completion_tokens = require_count(

@@ -22,6 +22,7 @@ from dragoman.core.events import (
     Usage,
     WeightSpan,
 )
+from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import (
     ContextFreeGrammar,
     GenerateRequest,
@@ -233,6 +234,22 @@ def test_estimated_prompt_count_is_null_in_stream():
     assert json.loads(output[6:])["meta_info"]["prompt_tokens"] is None
 
 
+def test_last_event_has_counts_reported_at_end():
+    events: list[Event] = [
+        Started(50, is_estimate=True),
+        TextDelta(0, "Hi", (HI,)),
+        ChoiceFinished(0, FinishReason.STOP),
+        Finished(Usage(7, 1, 4)),
+    ]
+    writer = SglangWriter(HEADER)
+    *_, last = b"".join(map(writer.feed, events)).strip().split(b"\n\n")
+    builder = ReplyBuilder()
+    builder.feed_all(events)
+    answer = json.loads(last[6:])
+    assert answer == json.loads(SglangWriter(HEADER).render_full(builder.build()))
+    assert (answer["meta_info"]["prompt_tokens"], answer["meta_info"]["cached_tokens"]) == (7, 4)
+
+
 def test_logprobs_are_rendered_as_triples():
     *_, last = render_stream(
         SglangRenderOptions(logprobs=1, token_texts=True, logprob_start=0, prompt_token_ids=True)
@@ -272,7 +289,7 @@ def test_logprobs_are_rendered_as_triples():
 )
 def test_finish_reasons_are_rendered(reason: FinishReason, stop: str | int | None, finish: object):
     writer = SglangWriter(HEADER)
-    for event in EVENTS[:3]:
+    for event in (*EVENTS[:3], ChoiceFinished(0, reason, stop)):
         writer.feed(event)
-    output = writer.feed(ChoiceFinished(0, reason, stop))
+    output = writer.feed(Finished(Usage(2, 2)))
     assert json.loads(output[6:])["meta_info"]["finish_reason"] == finish

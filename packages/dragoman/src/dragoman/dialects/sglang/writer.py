@@ -141,6 +141,7 @@ class SglangWriter:
         self._choices: list[_ChoiceState] = []
         self._prompts: list[PromptTokens | None] = []
         self._prompt_counts: tuple[int | None, int | None] = (None, None)
+        self._ended_choices: list[int] = []
 
     @property
     def end(self) -> bytes:
@@ -163,8 +164,9 @@ class SglangWriter:
             case PromptTokens():
                 self._prompts[event.prompt] = event
                 return b""
-            case Finished():
-                return b""
+            case Finished(usage):
+                self._prompt_counts = (usage.prompt, usage.cached)
+                return b"".join(map(self._render_answer, self._ended_choices))
             case _:
                 return self._render_event(event.choice, event)
 
@@ -196,9 +198,16 @@ class SglangWriter:
             case ReasoningDelta():
                 state.reasoning_tokens += sum(not token.markup for token in event.tokens)
             case ChoiceFinished():
+                # The last event of a choice has the counts of the whole answer, which
+                # some engines report at its end.
                 state.finish = event
+                self._ended_choices.append(choice)
+                return b""
             case _:
                 """A tool call is not part of the text, as in Completions."""
+        return self._render_answer(choice)
+
+    def _render_answer(self, choice: int) -> bytes:
         answer = self._build_answer(choice)
         if self._options.as_list:
             answer = msgspec.structs.replace(answer, index=choice)
