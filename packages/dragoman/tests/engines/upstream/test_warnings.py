@@ -24,6 +24,7 @@ from dragoman.dialects.interfaces import Profile
 from dragoman.engines.upstream import KINDS
 from dragoman.engines.upstream.chunk_reader import ChunkReader
 from dragoman.engines.upstream.event_stream import EventStream
+from dragoman.engines.upstream.request_warnings import RequestWarnings
 from dragoman.pipeline.engine_backends import EventBackend
 from dragoman.pipeline.model_registry import Models
 from dragoman.pipeline.served_model import ServedModel
@@ -106,12 +107,39 @@ class Body:
 
 def test_warnings_after_start_are_late() -> None:
     reader = ChunkReader(GenerateRequest("m", "hi"), lambda: "made")
-    stream = EventStream(reader, Body(), None, KINDS["openai"].field_names)
+    reader.warnings = RequestWarnings((), KINDS["openai"].field_names)
+    stream = EventStream(reader, Body(), None)
     answer, done, _ = CHUNKS.partition(b"data: [DONE]\n\n")
     stream.feed(b': dragoman_warnings ["max_completion_tokens is ignored"]\n\n' + answer)
-    assert (reader.warnings, stream.late_warnings) == (("max_tokens is ignored",), ())
+    assert (reader.warnings.all, stream.late_warnings) == (("max_tokens is ignored",), ())
     stream.feed(b': dragoman_warnings ["max_completion_tokens: only 9"]\n\n' + done)
     assert (stream.is_done, stream.late_warnings) == (True, ("max_tokens: only 9",))
+
+
+@pytest.mark.parametrize("source", ["header", "comment", "whole"])
+def test_upstream_warnings_follow_those_of_encoder(source: str) -> None:
+    reader = ChunkReader(GenerateRequest("m", "hi"), lambda: "made")
+    reader.warnings = RequestWarnings(("names are left out",), KINDS["openai"].field_names)
+    reader.warnings.report(["max_completion_tokens is ignored", "b", "c"])
+    stream = EventStream(reader, Body(), None)
+    reported = ["max_completion_tokens is ignored", "b; c"]
+    match source:
+        case "header":
+            events = stream.feed(CHUNKS)
+            expected = ("max_tokens is ignored", "b", "c")
+        case "comment":
+            events = stream.feed(
+                b": dragoman_warnings %b\n\n" % json.dumps(reported).encode() + CHUNKS
+            )
+            expected = ("max_tokens is ignored", "b; c")
+        case _:
+            message = {"role": "assistant", "content": "x"}
+            choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+            whole = {"choices": choices, "dragoman_warnings": reported}
+            events = reader.read_whole(json.dumps(whole).encode())
+            expected = ("max_tokens is ignored", "b; c")
+    assert isinstance(events[0], Started)
+    assert events[0].warnings == ("names are left out", *expected)
 
 
 @pytest.mark.parametrize("max_tokens", [None, 0])

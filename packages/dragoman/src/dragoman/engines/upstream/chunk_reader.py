@@ -30,6 +30,7 @@ from .chunk_deltas import ToolCallReader, find_single_text, read_texts
 from .chunk_tokens import read_prompt_tokens, read_tokens
 from .errors import build_event_error, read_error, read_error_event
 from .event_decoding import build_decoder, decode_data
+from .request_warnings import RequestWarnings
 from .wire import (
     ChunkChoice,
     Delta,
@@ -65,7 +66,7 @@ class ChunkReader:
     the connection.
 
     prompt_text: the text of a prompt that consists of token ids.
-    warnings: warnings that the upstream sent before the first chunk.
+    warnings: warnings for the client, sent with `Started`.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class ChunkReader:
         self._choices = [_ChoiceReader(choice, new_id) for choice in range(choices)]
         self._usage = WireUsage()
         self.has_started = self.is_done = False
-        self.warnings: tuple[str, ...] = ()
+        self.warnings = RequestWarnings()
 
     def read(self, data: bytes, name: str = "") -> list[Event]:
         """Read one event of the stream, see `StreamReader.read`."""
@@ -108,6 +109,8 @@ class ChunkReader:
         events: list[Event] = []
         if not self.has_started:
             self.has_started = True
+            if chunk.dragoman_warnings:
+                self.warnings.report(chunk.dragoman_warnings)
             events.append(
                 Started(
                     # Some servers say 0 until they know the count.
@@ -115,7 +118,7 @@ class ChunkReader:
                     self._count_cached(),
                     len(self._choices),
                     written_tokens=self._count_written(),
-                    warnings=tuple(chunk.dragoman_warnings or self.warnings),
+                    warnings=self.warnings.all,
                 )
             )
             if self._request.return_prompt:

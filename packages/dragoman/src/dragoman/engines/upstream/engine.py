@@ -53,6 +53,7 @@ from .event_stream import EventStream, StreamReader, read_body
 from .messages_events import MessageEventReader
 from .messages_request import encode_count_request, encode_messages_request
 from .openai_request import encode_detokenize_request, encode_request, encode_tokenize_request
+from .request_warnings import RequestWarnings
 from .responses_events import ResponseEventReader
 from .responses_request import encode_input_tokens_request, encode_responses_request
 from .scores import decode_scores, encode_score_requests
@@ -327,14 +328,12 @@ class UpstreamEngine:
             request.prompt, Conversation
         )
         reader = await self._build_reader(request, prefix)
-        reader.warnings = upstream_request.warnings
+        names = config.kind.field_names
+        reader.warnings = RequestWarnings(upstream_request.warnings, names)
         late_warnings: tuple[str, ...] = ()
         async with self._open_response(upstream_request, prefix, request.trace) as response:
-            names = config.kind.field_names
             if warnings := response.headers.get(_WARNINGS_HEADER):
-                reader.warnings += tuple(
-                    names.rename_warning(warning) for warning in warnings.split("; ")
-                )
+                reader.warnings.report(warnings.split("; "))
             if response.headers.get("content-type", "").startswith("application/json"):
                 body = await _read_limited(response, MAX_JSON_BODY)
                 for event in await _run_if_large(len(body), read_body, reader, body):
@@ -349,7 +348,7 @@ class UpstreamEngine:
                     else:
                         yield event
             else:
-                stream = EventStream(reader, response, deliver, names)
+                stream = EventStream(reader, response, deliver)
                 if deliver is not None:
                     response.receive_directly(stream.receive)
                 is_ended = False
@@ -362,12 +361,7 @@ class UpstreamEngine:
                         if isinstance(stream.failure, DragomanError):
                             names.rename_error(stream.failure)
                         raise stream.failure
-                # They repeat those of the header, which separates warnings as here.
-                late_warnings = tuple(
-                    warning
-                    for warning in stream.late_warnings
-                    if not set(warning.split("; ")) <= set(reader.warnings)
-                )
+                late_warnings = stream.late_warnings
             # Only the end of the body can follow [DONE]: the connection can be used
             # again.
             response.close(drain=True)

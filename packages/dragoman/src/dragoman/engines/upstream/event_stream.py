@@ -18,7 +18,7 @@ from ...core.events import (
     ToolCallDelta,
     ToolCallStart,
 )
-from ...core.field_names import FieldNames
+from .request_warnings import RequestWarnings
 from .sse_decoder import SseDecoder
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class StreamReader(Protocol):
 
     has_started: bool
     is_done: bool
-    warnings: tuple[str, ...]
+    warnings: RequestWarnings
 
     def read(self, data: bytes, name: str = "") -> list[Event]:
         """Read the data of one event. Raises RequestError if the upstream rejects the
@@ -71,7 +71,6 @@ class StreamReader(Protocol):
 class EventStream:
     """Converts the pieces of a streamed body to events.
 
-    names: the upstream's names of fields, which its warnings begin with.
     failure: the exception that the consumer has to raise after the events of `feed`;
         None while there is none.
     """
@@ -81,7 +80,6 @@ class EventStream:
         "_body",
         "_deliver",
         "_early_warnings",
-        "_names",
         "_reader",
         "_sse",
         "failure",
@@ -92,9 +90,7 @@ class EventStream:
         reader: StreamReader,
         body: BodyConsumer,
         deliver: EventDelivery | None,
-        names: FieldNames,
     ) -> None:
-        self._names = names
         self._reader = reader
         self._body = body
         self._deliver = deliver
@@ -110,8 +106,16 @@ class EventStream:
 
     @property
     def late_warnings(self) -> tuple[str, ...]:
-        """The warnings that the upstream has sent behind the start of the answer."""
-        return () if self._sse.warnings == self._early_warnings else self._decode_warnings()
+        """The warnings that only the end of the stream has."""
+        if self._sse.warnings == self._early_warnings:
+            return ()
+        known = self._reader.warnings
+        # They repeat those of the header, which separates warnings in the same way.
+        return tuple(
+            warning
+            for warning in known.rename(self._decode_warnings())
+            if not set(warning.split("; ")) <= set(known.all)
+        )
 
     def feed(self, piece: bytes) -> list[Event]:
         """Feed a piece of the body, and return its events after those that `receive`
@@ -125,7 +129,8 @@ class EventStream:
             pieces = self._sse.feed(piece)
             if self._sse.warnings and not self._reader.has_started:
                 self._early_warnings = self._sse.warnings
-                self._reader.warnings = self._decode_warnings() or self._reader.warnings
+                if warnings := self._decode_warnings():
+                    self._reader.warnings.report(warnings)
             for data, name in zip(pieces, self._sse.names, strict=True):
                 events += self._reader.read(data, name)
                 if self._reader.is_done:
@@ -167,11 +172,10 @@ class EventStream:
         header contains the warnings too.
         """
         try:
-            warnings = msgspec.json.decode(self._sse.warnings, type=tuple[str, ...])
+            return msgspec.json.decode(self._sse.warnings, type=tuple[str, ...])
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             log.warning("an upstream's warnings cannot be parsed: %s", error)
             return ()
-        return tuple(map(self._names.rename_warning, warnings))
 
 
 def read_body(reader: StreamReader, body: bytes) -> list[Event]:

@@ -29,6 +29,7 @@ from .answer_items import CallItem, ItemSequencer, TextItem, TextKind, render_ar
 from .content_parts import join_content
 from .errors import build_event_error, read_error, read_error_event
 from .event_decoding import build_decoder, clean_text, decode_data
+from .request_warnings import RequestWarnings
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ class MessageEventReader:
 
     def __init__(self, new_id: Callable[[], str] | None = None) -> None:
         self.has_started = self.is_done = False
-        self.warnings: tuple[str, ...] = ()
+        self.warnings = RequestWarnings()
         self._usage = Usage()
         self._items = ItemSequencer(0, new_id)
         self._blocks: dict[int, _OpenBlock] = {}
@@ -251,7 +252,7 @@ class MessageEventReader:
                     usage.prompt,
                     usage.cached,
                     written_tokens=usage.written,
-                    warnings=self.warnings,
+                    warnings=self.warnings.all,
                 )
             )
         self._read_message(message)

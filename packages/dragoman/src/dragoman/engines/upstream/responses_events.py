@@ -31,6 +31,7 @@ from .answer_items import CallItem, ItemSequencer, TextItem, TextKind, render_ar
 from .content_parts import join_content, read_content
 from .errors import build_event_error, read_error, read_error_event
 from .event_decoding import build_decoder, clean_text, decode_data
+from .request_warnings import RequestWarnings
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +196,7 @@ class ResponseEventReader:
 
     def __init__(self, new_id: Callable[[], str] | None = None) -> None:
         self.has_started = self.is_done = False
-        self.warnings: tuple[str, ...] = ()
+        self.warnings = RequestWarnings()
         self._usage = Usage()
         self._sequencer = ItemSequencer(0, new_id)
         self._items: list[_OpenItem] = []
@@ -256,7 +257,7 @@ class ResponseEventReader:
         if self.has_started:
             return []
         self.has_started = True
-        return [Started(None, warnings=self.warnings)]
+        return [Started(None, warnings=self.warnings.all)]
 
     def _is_repeated(self, number: int | None, data: bytes) -> bool:
         """Whether an event has been read before, by its number. Some servers give all
