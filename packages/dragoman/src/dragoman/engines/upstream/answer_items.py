@@ -249,6 +249,16 @@ class ItemSequencer:
         if rest:
             self.add_arguments(call, rest)
 
+    def complete_item(self, call: CallItem, name: str, arguments: object) -> None:
+        """Compare a whole call with its pieces, add the rest, and end it. Without
+        arguments `close` ends it, which knows whether a limit has cut them off. Raises
+        EngineError if they contradict each other.
+        """
+        self.complete_name(call, name)
+        self.complete_call(call, arguments)
+        if call.text.strip():
+            self.end_call(call)
+
     def end_call(self, call: CallItem, *, is_cut_off: bool = False) -> None:
         """End a call: there will be no more arguments. Without any, they are `{}`.
 
@@ -265,13 +275,17 @@ class ItemSequencer:
             self._release()
 
     def close(self, *, is_cut_off: bool = False) -> None:
-        """End all calls, in the order in which they began. is_cut_off: see `end_call`."""
+        """End all calls, in the order in which they began.
+
+        is_cut_off: whether a limit may have cut off the last item.
+        """
         self._end_halves()
-        for entry in tuple(self._queue):
+        entries = tuple(self._queue)
+        for entry in entries:
             if isinstance(entry, CallItem):
                 if not entry.name:
                     raise EngineError("The upstream started a tool call without a name.")
-                self.end_call(entry, is_cut_off=is_cut_off)
+                self.end_call(entry, is_cut_off=is_cut_off and entry is entries[-1])
 
     def record_plain(self, item: TextItem, text: str) -> bool:
         """Record a piece of text while no call is open, whose event the caller emits;

@@ -139,6 +139,9 @@ class ToolCallReader:
             call = self.items.start_call(id, custom=delta.custom is not None)
             self._by_index[index] = call
             self._order.append(call)
+        elif call.custom and text and (id, name, text) == (call.id, call.name, call.text):
+            # The whole call once more: the input of custom tools has no detectable end.
+            return
         if call.id is None and not call.has_begun:
             call.id = id
         self.items.name_call(call, name)
@@ -167,11 +170,8 @@ class ToolCallReader:
             if known is None:
                 self.feed(msgspec.structs.replace(whole, index=len(self._order)))
                 known = self._order[-1]
-            else:
-                name, _ = _read_delta(whole)
-                self.items.complete_name(known, name)
-                self.items.complete_call(known, _read_arguments(whole))
-            self.items.end_call(known)
+            name, _ = _read_delta(whole)
+            self.items.complete_item(known, name, _read_arguments(whole))
 
     def _find(self, whole: CallDelta, i: int) -> CallItem | None:
         matching = [call for call in self._order if call.id is not None and call.id == whole.id]

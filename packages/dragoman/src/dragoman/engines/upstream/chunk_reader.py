@@ -281,7 +281,7 @@ class _ChoiceReader:
         if self.finish is None:
             raise EngineError("The upstream's answer was cut off.")
         self._complete()
-        self.items.close()
+        self.items.close(is_cut_off=self.finish.reason is not FinishReason.STOP)
         if self._finish_word in _CALL_WORDS:
             self.items.check_not_empty(self._finish_word)
         finish = msgspec.structs.replace(self.finish, tokens=self.pending_tokens)

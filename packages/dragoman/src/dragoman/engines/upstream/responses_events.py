@@ -380,11 +380,7 @@ class ResponseEventReader:
             call = known.call or self._begin_call(known, type == "custom_tool_call", item)
             if item.call_id and not call.has_begun:
                 call.id = str(item.call_id)
-            self._sequencer.complete_name(call, item.name or "")
-            self._sequencer.complete_call(call, _get_arguments(item))
-            # Without arguments, the end shows whether a limit has cut them off.
-            if call.text.strip():
-                self._sequencer.end_call(call)
+            self._sequencer.complete_item(call, item.name or "", _get_arguments(item))
         if type == "reasoning" and item.encrypted_content and not known.is_sealed:
             known.is_sealed = True
             seal = SealKind.OPENAI + clean_text(item.encrypted_content)
