@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import ne
+
 from .events import (
     Event,
     Finished,
@@ -16,56 +18,76 @@ from .events import (
 CHARACTERS_PER_TOKEN = 4
 """Characters of a token in ordinary text, rounded down, for estimates."""
 MAX_CHARACTERS_PER_TOKEN = 8
-"""A count of fewer tokens than one for so many characters cannot be the whole count."""
+"""More characters than this per token are not possible in varied text as a whole."""
+LONGEST_WORD = 24
+"""Characters of a long word that is one token: a short answer may consist of it."""
+LONGEST_RUN = 128
+"""Characters of the longest tokens: vocabularies have runs of up to 128 spaces."""
 
 
 class AnswerSize:
     """Adds up the size of an answer's events.
 
+    A count that the engine reports is believed if the text can have so few tokens.
+    Otherwise the text's least number of tokens counts: a server that reports too few
+    must not let its callers exceed their budgets. Runs of one character, such as lines
+    and indentation, are few tokens, so they count little.
+
     tokens: tokens that events carried.
     characters: characters of text, reasoning, refusals and calls.
     """
 
-    __slots__ = ("_reported", "characters", "tokens")
+    __slots__ = ("_last", "_reported", "_varied", "characters", "tokens")
 
     def __init__(self) -> None:
         self.tokens = 0
         self.characters = 0
+        # The characters that differ from the one before them.
+        self._varied = 0
+        self._last = "\0"
         self._reported: int | None = None
 
     def add(self, event: Event) -> None:
         self.tokens += len(get_answer_tokens(event))
         match event:
             case TextDelta() | ReasoningDelta() | RefusalDelta():
-                self.characters += len(event.text)
+                self._add_text(event.text)
             case ToolCallDelta():
-                self.characters += len(event.arguments)
+                self._add_text(event.arguments)
             case ToolCallStart():
-                self.characters += len(event.name)
+                self._add_text(event.name)
             case Finished(usage):
                 self._reported = usage.completion
             case _:
                 pass
 
-    def add_batch(self, events: list[Event]) -> None:
-        for event in events:
-            self.add(event)
+    def _add_text(self, text: str) -> None:
+        if text:
+            self.characters += len(text)
+            self._varied += sum(map(ne, text, self._last + text[:-1]))
+            self._last = text[-1]
 
     @property
     def has_all_tokens(self) -> bool:
         """Whether the events carried the tokens of all text. Some servers report them
         for a part only, such as the content without the reasoning.
         """
-        return self.tokens * MAX_CHARACTERS_PER_TOKEN >= self.characters
+        return (
+            self.tokens * MAX_CHARACTERS_PER_TOKEN >= self._varied
+            and self.tokens * LONGEST_RUN >= self.characters
+        )
 
     @property
     def count(self) -> int:
         """Tokens of the answer: those that the engine has reported, and otherwise an
-        estimate; never fewer than one for `MAX_CHARACTERS_PER_TOKEN` characters.
+        estimate; never fewer than the text can have.
         """
-        least = -(-self.characters // MAX_CHARACTERS_PER_TOKEN)
         if self._reported is not None:
-            return max(self._reported, least)
+            return max(self._reported, self._count_least())
         if self.has_all_tokens:
             return self.tokens
         return max(self.tokens, -(-self.characters // CHARACTERS_PER_TOKEN))
+
+    def _count_least(self) -> int:
+        varied = max(0, self._varied - LONGEST_WORD)
+        return max(-(-varied // MAX_CHARACTERS_PER_TOKEN), -(-self.characters // LONGEST_RUN))
