@@ -31,6 +31,7 @@ from .event_run import EventRun
 from .output_queue import DeliveryRounds, OutputQueue
 from .request_queue import QueuedRequest
 from .token_run import TokenRun
+from .wait_interruption import WaitInterruption
 
 log = logging.getLogger(__name__)
 
@@ -381,14 +382,14 @@ class TokenSource(_Source[TokenOutput]):
 class EventSource(_Source[Event | None]):
     """The source of an event engine's events, which its stream yields or delivers."""
 
-    __slots__ = ("_event_run", "_events", "_stream", "_wait_timeout")
+    __slots__ = ("_event_run", "_events", "_stream", "_wait_interruption")
 
     def __init__(self, run: EventRun, progress: Progress) -> None:
         super().__init__(run, run.feed, progress)
         self._event_run = run
         self._stream: AsyncGenerator[Event] | None = None
         self._events: list[Event | None] = []
-        self._wait_timeout: asyncio.Timeout | None = None
+        self._wait_interruption = WaitInterruption()
 
     def _deliver(self, events: list[Event]) -> bool:
         """Implements `EventDelivery`."""
@@ -408,18 +409,14 @@ class EventSource(_Source[Event | None]):
             # The engine failed while the task was elsewhere: nothing would wake it.
             return
         try:
-            # Without a limit: `_wake` lets it expire.
-            async with asyncio.timeout(None) as self._wait_timeout:
-                with EngineCall():
-                    self._events = [await anext(self._stream)]
+            with self._wait_interruption, EngineCall():
+                self._events = [await anext(self._stream)]
         except Exception as error:
             # A delivery that ends the response takes precedence.
             if self._failure is None and not self._run.has_ended:
                 if isinstance(error, StopAsyncIteration):
                     raise ProtocolError("the engine's stream ended without Finished") from error
                 raise
-        finally:
-            self._wait_timeout = None
 
     def _take(self) -> list[Event | None]:
         events = self._events
@@ -427,8 +424,7 @@ class EventSource(_Source[Event | None]):
         return events
 
     def _wake(self) -> None:
-        if self._wait_timeout is not None and not self._wait_timeout.expired():
-            self._wait_timeout.reschedule(asyncio.get_running_loop().time())
+        self._wait_interruption.interrupt()
 
     def _fail(self, error: EngineError) -> None:
         if self._failure is None and not self._run.has_ended:

@@ -78,7 +78,8 @@ class GenerationResponder(Responder):
         return self._direct is not None and not self._awaits_start and self._direct.can_write
 
     def render(self, batch: list[Event]) -> bytes:
-        self.read_warnings(batch)
+        if self._awaits_start or type(batch[-1]) is Finished:
+            self.read_warnings(batch)
         feed = self._writer.feed
         # Nearly always a single event.
         return feed(batch[0]) if len(batch) == 1 else b"".join([feed(event) for event in batch])
@@ -108,8 +109,6 @@ class GenerationResponder(Responder):
         """Add the engine's warnings, which are in the `Started` event of the first
         batch and in `Finished`, to those of the call.
         """
-        if not self._awaits_start and type(batch[-1]) is not Finished:
-            return
         self._awaits_start = False
         warnings = self._engine_warnings
         for event in batch:

@@ -39,8 +39,8 @@ def build_call_delta(*calls: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("reason", "arguments"), [("length", ""), ("tool_calls", "{}")])
 def test_call_without_arguments_depends_on_reason(reason: str, arguments: str) -> None:
-    whole = {"message": {"role": "assistant", "tool_calls": [NAMED]}}
-    end = {"delta": {}, "finish_reason": reason}
+    whole: dict[str, Any] = {"message": {"role": "assistant", "tool_calls": [NAMED]}}
+    end: dict[str, Any] = {"delta": {}, "finish_reason": reason}
     assert read_calls({**whole, "finish_reason": reason}) == [arguments]
     assert read_calls(build_call_delta(NAMED), end) == [arguments]
     assert read_calls(build_call_delta(NAMED), {**end, **whole}) == [arguments]
@@ -48,9 +48,9 @@ def test_call_without_arguments_depends_on_reason(reason: str, arguments: str) -
 
 
 def test_only_last_call_can_be_cut_by_length() -> None:
-    end = {"delta": {}, "finish_reason": "length"}
+    end: dict[str, Any] = {"delta": {}, "finish_reason": "length"}
     assert read_calls(build_call_delta(NAMED, SECOND), end) == ["{}", ""]
-    whole = {"role": "assistant", "tool_calls": [NAMED, SECOND]}
+    whole: dict[str, Any] = {"role": "assistant", "tool_calls": [NAMED, SECOND]}
     assert read_calls({"message": whole, "finish_reason": "length"}) == ["{}", ""]
 
 
@@ -59,7 +59,7 @@ def build_custom(text: str, name: str | None = "run") -> dict[str, Any]:
     return build_call_delta({"index": 0, "id": "c", "custom": fields})
 
 
-END = {"delta": {}, "finish_reason": "tool_calls"}
+END: dict[str, Any] = {"delta": {}, "finish_reason": "tool_calls"}
 
 
 def test_repeated_whole_custom_call_adds_nothing() -> None:
