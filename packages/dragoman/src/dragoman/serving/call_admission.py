@@ -44,17 +44,6 @@ class AdmittedCall(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...]
     field_names: FieldNames = CORE_NAMES
 
-    def join_warnings(self, later: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the warnings together with those that the engine reports."""
-        return join_warnings(self.warnings, self.field_names, later)
-
-
-def join_warnings(
-    warnings: tuple[str, ...], field_names: FieldNames, later: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Return a call's warnings together with those that the engine reports."""
-    return tuple(dict.fromkeys((*warnings, *map(field_names.rename_warning, later))))
-
 
 def build_header(context: RequestContext, call: GenerationCall) -> Header:
     """Build the header of the response. Raises ModelNotFound: the model is unknown."""

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from ..core.errors import RequestError
+from ..core.field_names import FieldNames
 from ..dialects.json_encoding import escape_line_breaks, replace_surrogates
 
 
@@ -36,6 +37,16 @@ def collect_warnings(call: WarningSource, *, strict: bool) -> tuple[str, ...]:
 def reject_unknown_fields(unknown: tuple[str, ...], *, strict: bool) -> None:
     if strict and unknown:
         raise RequestError(f"Unknown field `{unknown[0]}`.", param=unknown[0])
+
+
+def join_warnings(
+    warnings: tuple[str, ...], field_names: FieldNames, later: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return a call's warnings together with those that its engine reports.
+
+    field_names: the field names of the client's dialect.
+    """
+    return tuple(dict.fromkeys((*warnings, *map(field_names.rename_warning, later))))
 
 
 def render_warnings(warnings: Sequence[str]) -> bytes:

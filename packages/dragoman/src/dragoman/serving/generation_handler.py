@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
+from ..core.field_names import FieldNames
 from ..dialects.interfaces import GenerationCall, ReaderOptions, Writer
-from .call_admission import AdmittedCall, admit_call, build_header, join_warnings
+from .call_admission import AdmittedCall, admit_call, build_header
 from .call_reading import read_call
-from .client_warnings import render_warnings
-from .generation_responder import GenerationResponder
+from .client_warnings import join_warnings, render_warnings
+from .generation_responder import GenerationResponder, RenderedWarnings
 from .handler_result import JsonResponse
-from .http_request import HttpRequest
+from .http_request import HttpRequest, render_warnings_header
 from .responder import RawHeaders, Responder
 from .route import Handler
 from .service import Service
@@ -50,47 +53,58 @@ def build_responder(
 
     content_type: the content type of a stream.
     """
-    # A stream can carry warnings only in comments, which only server-sent events have.
-    can_carry_warnings = not stream or content_type == EVENT_STREAM
-
-    unread_query = http.describe_unread_query()
-
-    def render(warnings: tuple[str, ...], *, is_required: bool = False) -> tuple[RawHeaders, bytes]:
-        warnings += unread_query
-        response_headers = (
-            build_stream_headers(http, warnings, content_type)
-            if stream
-            else http.build_headers(warnings=warnings)
-        )
-        body_warnings = (
-            http.render_warnings(warnings, is_required=is_required) if can_carry_warnings else b""
-        )
-        return response_headers, body_warnings
-
-    def add_warnings(later: tuple[str, ...], has_headers: bool) -> tuple[RawHeaders, bytes]:
-        # If the headers have already been sent, the body is the only place for the
-        # warnings.
-        return render(admitted.join_warnings(later), is_required=has_headers)
-
-    known_warnings = admitted.warnings
-    field_names = admitted.field_names
-
-    def render_late_warnings(later: tuple[str, ...]) -> bytes:
-        if not can_carry_warnings:
-            return b""
-        return render_warnings((*join_warnings(known_warnings, field_names, later), *unread_query))
-
-    headers, rendered_warnings = render(admitted.warnings)
+    headers = (
+        build_stream_headers(http, content_type=content_type) if stream else http.build_headers()
+    )
+    render = _WarningRenderer(
+        admitted.warnings,
+        admitted.field_names,
+        http.describe_unread_query(),
+        # A stream can carry warnings only in comments, which only server-sent events
+        # have.
+        has_place=not stream or content_type == EVENT_STREAM,
+        is_wanted=http.wants_warnings_in_body,
+    )
+    known = render((), headers)
     return GenerationResponder(
         admitted.run.batches,
         writer,
-        http.build_response_start(headers, find_header_timeout(http.service, admitted)),
+        http.build_response_start(known.headers, find_header_timeout(http.service, admitted)),
         http.service.stream_monitor,
         stream=stream,
-        warnings=rendered_warnings,
-        add_warnings=add_warnings,
-        render_late_warnings=render_late_warnings,
+        warnings=known.body,
+        render_warnings=render,
     )
+
+
+class _WarningRenderer(Struct, frozen=True):
+    """Renders the warnings of a response over HTTP. Implements `WarningRenderer`.
+
+    known: the warnings of the call.
+    field_names: the client's names for the fields in the engine's warnings.
+    unread_query: warnings about query parameters.
+    has_place: whether the body can carry warnings.
+    is_wanted: whether the client wants them in the body. Once the headers are sent,
+        there is no other place.
+    """
+
+    known: tuple[str, ...]
+    field_names: FieldNames
+    unread_query: tuple[str, ...]
+    has_place: bool
+    is_wanted: bool
+
+    def __call__(self, later: tuple[str, ...], headers: RawHeaders | None, /) -> RenderedWarnings:
+        known = join_warnings(self.known, self.field_names, later)
+        warnings = (*known, *self.unread_query)
+        if not warnings:
+            return RenderedWarnings(headers or [], b"")
+        header = render_warnings_header(warnings)
+        is_in_body = self.has_place and (headers is None or self.is_wanted)
+        return RenderedWarnings(
+            [*(other for other in headers or () if other[0] != header[0]), header],
+            render_warnings(warnings) if is_in_body else b"",
+        )
 
 
 def find_header_timeout(service: Service, admitted: AdmittedCall) -> float:

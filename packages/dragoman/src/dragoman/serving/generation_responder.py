@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import msgspec
+from msgspec import Struct
 
 from ..core.events import Event, Finished, Started
 from ..core.reply import ReplyBuilder
@@ -14,8 +15,25 @@ from .client_warnings import add_warnings
 from .responder import RawHeaders, Responder, ResponseStart
 from .stream_keepalive import StreamMonitor
 
-WarningAdder = Callable[[tuple[str, ...], bool], tuple[RawHeaders, bytes]]
-LateWarningRenderer = Callable[[tuple[str, ...]], bytes]
+
+class RenderedWarnings(Struct, frozen=True):
+    """The warnings of a response.
+
+    headers: the headers of the response; none if they have been sent.
+    body: a JSON array for the body; empty for none.
+    """
+
+    headers: RawHeaders
+    body: bytes
+
+
+WarningRenderer = Callable[[tuple[str, ...], RawHeaders | None], RenderedWarnings]
+"""Renders the warnings of a call with those of its engine.
+
+Called with all warnings that the engine has reported, and the headers, or None if they
+have been sent, so that only the body is left. A stream holds it to its end: it must
+hold little.
+"""
 
 
 class GenerationResponder(Responder):
@@ -25,20 +43,15 @@ class GenerationResponder(Responder):
     writer: renders the events in the client's dialect.
     warnings: a JSON array for the body; empty for none. A stream ends with them in a
         comment, which clients skip.
-    add_warnings: called with the warnings in the engine's `Started` event, and in
-        `Finished` if the response is not streamed, and whether the headers have been
-        sent. Returns the new headers and `warnings`. None if the response cannot carry
-        them.
-    render_late_warnings: called with all warnings of the engine when a stream ends.
-        Returns the new `warnings`.
+    render_warnings: called when the engine has reported warnings, in its `Started` or
+        `Finished` event. None if the response cannot carry them.
     """
 
     __slots__ = (
-        "_add_warnings",
         "_awaits_start",
         "_batches",
         "_engine_warnings",
-        "_render_late_warnings",
+        "_render_warnings",
         "_warnings",
         "_writer",
     )
@@ -52,16 +65,14 @@ class GenerationResponder(Responder):
         *,
         stream: bool,
         warnings: bytes = b"",
-        add_warnings: WarningAdder | None = None,
-        render_late_warnings: LateWarningRenderer | None = None,
+        render_warnings: WarningRenderer | None = None,
     ) -> None:
         super().__init__(batches, writer, response_start, monitor, stream=stream)
         self._batches = batches
         self._writer = writer
         self._warnings = warnings
-        self._add_warnings = add_warnings
-        self._render_late_warnings = render_late_warnings
-        self._awaits_start = add_warnings is not None
+        self._render_warnings = render_warnings
+        self._awaits_start = render_warnings is not None
         self._engine_warnings: tuple[str, ...] = ()
 
     def _produce(self) -> Awaitable[None]:
@@ -114,21 +125,14 @@ class GenerationResponder(Responder):
         for event in batch:
             if isinstance(event, Started | Finished):
                 warnings += event.warnings
-        add = self._add_warnings
-        if self._is_stream:
-            # It holds the whole call, which a waiting stream need not keep.
-            self._add_warnings = None
-        if warnings == self._engine_warnings:
+        if warnings == self._engine_warnings or self._render_warnings is None:
             return
         self._engine_warnings = warnings
-        if add is not None:
-            headers, self._warnings = add(warnings, self._response_start is None)
-            if self._response_start is not None:
-                self._response_start = msgspec.structs.replace(
-                    self._response_start, headers=headers
-                )
-        elif self._render_late_warnings is not None:
-            self._warnings = self._render_late_warnings(warnings)
+        start = self._response_start
+        rendered = self._render_warnings(warnings, None if start is None else start.headers)
+        self._warnings = rendered.body
+        if start is not None:
+            self._response_start = msgspec.structs.replace(start, headers=rendered.headers)
 
     async def _collect(self) -> None:
         collector = _ReplyCollector(self)

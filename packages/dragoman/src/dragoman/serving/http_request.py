@@ -159,28 +159,26 @@ class HttpRequest(msgspec.Struct, frozen=True):
         if limits:
             headers += self.envelope.render_rate_limits(limits, self.service.clock.now())
         if warnings:
-            headers.append((WARNINGS_HEADER.encode(), encode_header_text("; ".join(warnings))))
+            headers.append(render_warnings_header(warnings))
         headers += self.service.options.cors.build_headers(self.headers)
         if self.service.models.is_closed:
             # During shutdown, clients should reconnect to another server.
             headers.append((b"connection", b"close"))
         return headers
 
-    def render_warnings(self, warnings: Sequence[str], *, is_required: bool = False) -> bytes:
-        """Render warnings as a JSON array for the body, for clients that do not show
-        headers.
-
-        Empty if there are none, or if the client did not ask for them; the `vllm` API
-        profile always includes them.
-
-        is_required: include them even if the client did not ask for them.
+    @property
+    def wants_warnings_in_body(self) -> bool:
+        """Whether the client asked for warnings in the body, as those do that do not
+        show headers; the `vllm` API profile always includes them.
         """
-        if not warnings:
-            return b""
-        is_wanted = is_required or self.headers.get(WARNINGS_HEADER, "").strip().lower() == "body"
-        if not (is_wanted or self.service.options.profile is Profile.VLLM):
-            return b""
-        return render_warnings(warnings)
+        is_requested = self.headers.get(WARNINGS_HEADER, "").strip().lower() == "body"
+        return is_requested or self.service.options.profile is Profile.VLLM
+
+    def render_warnings(self, warnings: Sequence[str]) -> bytes:
+        """Render warnings as a JSON array for the body. Empty if there are none, or if
+        the client does not want them there.
+        """
+        return render_warnings(warnings) if warnings and self.wants_warnings_in_body else b""
 
     def build_response_start(
         self, headers: RawHeaders, max_wait: float | None = None
@@ -243,6 +241,10 @@ def build_http_request(
         scope.get("client"),
         http_version=scope.get("http_version", "1.1"),
     )
+
+
+def render_warnings_header(warnings: Sequence[str]) -> tuple[bytes, bytes]:
+    return WARNINGS_HEADER.encode(), encode_header_text("; ".join(warnings))
 
 
 def encode_header_text(text: str) -> bytes:

@@ -28,11 +28,12 @@ from ...access_policy import AccessPolicy
 from ...auth import Access
 from ...call_admission import AdmittedCall
 from ...call_reading import build_reader_options, run_in_thread_if_large
+from ...client_warnings import join_warnings
 from ...disconnect import ignore_disconnect
 from ...endpoint import format_address
 from ...error_envelope import RESPONSES
 from ...generation_handler import find_header_timeout
-from ...generation_responder import GenerationResponder
+from ...generation_responder import GenerationResponder, RenderedWarnings
 from ...http_request import HttpRequest, build_http_request
 from ...responder import RawHeaders, wrap_unexpected_error
 from ...service import Service, restrict_service
@@ -262,8 +263,7 @@ class WebSocketSession:
                 response_start,
                 http.service.stream_monitor,
                 stream=True,
-                add_warnings=sender.add_warnings,
-                render_late_warnings=sender.add_late_warnings,
+                render_warnings=sender.add_warnings,
             )
             outcome = await responder(self._on_disconnect, sender)
             status = outcome.status
@@ -362,20 +362,11 @@ class _FrameSender:
         self._headers = RawHeaders()
 
     def add_warnings(
-        self, later: tuple[str, ...], _has_headers: bool, /
-    ) -> tuple[RawHeaders, bytes]:
-        """Add warnings of the engine's start to the first event. Implements
-        `WarningAdder`.
-        """
-        self.add_late_warnings(later)
-        return [], b""
-
-    def add_late_warnings(self, later: tuple[str, ...]) -> bytes:
-        """Add warnings of the engine's end to the last event. Implements
-        `LateWarningRenderer`.
-        """
-        self._warnings = self._admitted.join_warnings(later)
-        return b""
+        self, later: tuple[str, ...], _headers: RawHeaders | None, /
+    ) -> RenderedWarnings:
+        """Add the engine's warnings to the next event. Implements `WarningRenderer`."""
+        self._warnings = join_warnings(self._admitted.warnings, self._admitted.field_names, later)
+        return RenderedWarnings(RawHeaders(), b"")
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
