@@ -230,6 +230,28 @@ def test_certificate_reload_keeps_open_https_connections(tmp_path: Path) -> None
     assert code == 0
 
 
+def test_changed_keys_file_under_nohup_is_read_again(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    edit_key_file(
+        keys, lambda tenants: tenants.update(a=Tenant(secrets=(KeyHash(hash_key("one")),)))
+    )
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with server(tmp_path, "--keys-file", "keys.yaml") as (process, url):
+            edit_key_file(
+                keys, lambda tenants: tenants.update(a=Tenant(secrets=(KeyHash(hash_key("two")),)))
+            )
+            assert process.stderr is not None
+            while "keys reloaded: keys.yaml has changed" not in process.stderr.readline():
+                pass
+            request = Request(f"{url}/v1/models", headers={"authorization": "Bearer one"})
+            with pytest.raises(HTTPError, match="401") as raised:
+                urlopen(request, timeout=20)
+            raised.value.close()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_sighup_reloads_keys(tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     edit_key_file(

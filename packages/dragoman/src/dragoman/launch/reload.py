@@ -10,8 +10,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -21,7 +20,7 @@ from ..pipeline.model_registry import Models
 from ..serving.app import Application
 from ..serving.clock import Clock
 from ..settings import FIELDS, Settings, SettingsError
-from ..tenants import Tenant, load_key_file
+from ..tenants import KeyFileError, Tenant, describe_key_file_error, load_key_file
 from .configured_models import build_changed_models
 from .tls import load_certificate
 
@@ -47,12 +46,10 @@ class Reloader:
     clock: Clock
     tls: ssl.SSLContext | None = None
     read_settings: Callable[[], Settings] | None = None
-    _keys_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while keys are read: a file that was read earlier must not be used later."""
 
-    async def reload_keys(self) -> None:
-        """Read the key file again. Errors are logged."""
-        await self._attempt("keys", ("keys_file",), self._reload_keys, self.settings)
+    async def reload_keys(self) -> str | None:
+        """Read the key file again. An error is logged and returned."""
+        return await self._attempt("keys", ("keys_file",), self._reload_keys, self.settings)
 
     async def reload(self, *, has_read_keys: bool = False) -> None:
         """Reload all parts. Errors are logged, not raised: an invalid file must not
@@ -88,8 +85,9 @@ class Reloader:
         names: tuple[str, ...],
         action: Callable[[Settings], Awaitable[bool]],
         new: Settings,
-    ) -> None:
-        """Reload one part, and record its new settings.
+    ) -> str | None:
+        """Reload one part, and record its new settings. An error is logged and
+        returned.
 
         names: the settings of the part.
         action: reloads the part; returns whether it has changed.
@@ -99,26 +97,21 @@ class Reloader:
                 log.info("%s reloaded", part)
         except (SettingsError, DragomanError, OSError, ValueError) as error:
             log.error("%s not reloaded: %s", part, error)
-        else:
-            self.settings = msgspec.structs.replace(
-                self.settings, **{name: getattr(new, name) for name in names}
-            )
+            return str(error)
+        self.settings = msgspec.structs.replace(
+            self.settings, **{name: getattr(new, name) for name in names}
+        )
+        return None
 
     async def _reload_keys(self, new: Settings) -> bool:
         if (new.keys_file is None) != (self.settings.keys_file is None):
             raise SettingsError("--keys-file: adding or removing it requires a restart")
-        if new.keys_file is None:
+        if new.keys_file is None or self.application.keys is None:
             return False
-        async with self._keys_lock:
-            # In a thread of its own: downloads may occupy those of the loop, and a worker
-            # that does not read the keys in time is replaced.
-            executor = ThreadPoolExecutor(1)
-            try:
-                loop = asyncio.get_running_loop()
-                tenants = await loop.run_in_executor(executor, load_tenants, new.keys_file)
-            finally:
-                executor.shutdown(wait=False)
-            self.application.keyring.replace_tenants(tenants)
+        try:
+            await self.application.keys.reload(Path(new.keys_file))
+        except KeyFileError as error:
+            raise SettingsError(f"--keys-file: {error}") from error
         return True
 
     async def _reload_models(self, new: Settings) -> bool:
@@ -151,10 +144,7 @@ class Reloader:
 def load_tenants(path: str) -> Mapping[str, Tenant]:
     """Load the key file. Raises SettingsError if it is missing or invalid."""
     try:
-        tenants = load_key_file(Path(path))
+        return load_key_file(Path(path))
     except (OSError, ValueError) as error:
-        reason = (
-            error.strerror if isinstance(error, OSError) else str(error).removeprefix(f"{path}: ")
-        )
-        raise SettingsError(f"--keys-file: {path}: {reason}") from error
-    return tenants
+        reason = describe_key_file_error(Path(path), error)
+        raise SettingsError(f"--keys-file: {reason}") from error

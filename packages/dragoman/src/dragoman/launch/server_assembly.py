@@ -14,6 +14,7 @@ from ..pipeline.model_registry import Models
 from ..serving.app import Application, build_asgi_app
 from ..serving.clock import Clock, IdGenerator, SystemClock
 from ..serving.cors import CorsPolicy
+from ..serving.key_reloader import KeysExchange
 from ..serving.media import MediaOptions, MediaResolver
 from ..serving.merged_metrics import MetricsExchange
 from ..serving.port_faults import PortController
@@ -58,12 +59,13 @@ def assemble_server(
     build: ModelsBuilder | None = None,
     metrics_exchange: MetricsExchange | None = None,
     ids: IdGenerator | None = None,
+    keys_exchange: KeysExchange | None = None,
 ) -> AssembledServer:
     """Build the models, the store and the application.
 
     port_controller: controls the ports of a simulated server.
     build: see `run`.
-    metrics_exchange, ids: see `build_asgi_app`.
+    metrics_exchange, ids, keys_exchange: see `build_asgi_app`.
 
     Raises: SettingsError.
     """
@@ -84,6 +86,7 @@ def assemble_server(
         metrics_exchange,
         ids=ids,
         limits_store=limits_store,
+        keys_exchange=keys_exchange,
     )
     return AssembledServer(settings, models, application)
 
@@ -99,10 +102,11 @@ def build_application(
     ids: IdGenerator | None = None,
     limits_store: LimitsStore | None = None,
     requires_lifespan: bool = False,
+    keys_exchange: KeysExchange | None = None,
 ) -> Application:
     """Build the application from the settings.
 
-    metrics_exchange, ids, requires_lifespan: see `build_asgi_app`.
+    metrics_exchange, ids, requires_lifespan, keys_exchange: see `build_asgi_app`.
 
     Raises: SettingsError.
     """
@@ -122,6 +126,8 @@ def build_application(
         tenants=None if settings.keys_file is None else load_tenants(settings.keys_file),
         counters=build_counters(limits_store),
         metrics_exchange=metrics_exchange,
+        keys_file=None if settings.keys_file is None else Path(settings.keys_file),
+        keys_exchange=keys_exchange,
         requires_lifespan=requires_lifespan,
     )
 

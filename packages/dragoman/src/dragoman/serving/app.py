@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property
+from pathlib import Path
 
 from starlette.routing import Match
 from starlette.routing import Route as PathPattern
@@ -37,6 +38,7 @@ from .host_header import build_allowed_hosts
 from .http_metrics import HttpMetrics
 from .http_request import HttpRequest
 from .internal_client import InternalClient
+from .key_reloader import KeyReloader, KeysExchange
 from .lifespan import build_lifespan, run_cleanup, serve_lifespan
 from .media import MediaOptions, MediaResolver
 from .merged_metrics import MetricsExchange
@@ -192,6 +194,8 @@ def build_asgi_app(
     counters: Counters | None = None,
     telemetry: Telemetry | None = None,
     metrics_exchange: MetricsExchange | None = None,
+    keys_file: Path | None = None,
+    keys_exchange: KeysExchange | None = None,
     requires_lifespan: bool = False,
 ) -> Application:
     """Create the ASGI application. Its lifespan starts and stops the engines and opens
@@ -211,11 +215,15 @@ def build_asgi_app(
     telemetry: traces and metrics for OpenTelemetry; closed with the lifespan.
     metrics_exchange: adds the other workers of the server to `/metrics`; None if there
         are none.
+    keys_file: the file of `tenants`, which is read again when it changes.
+    keys_exchange: lets the other workers of the server read the keys again; None if
+        there are none.
     requires_lifespan: requests get a 500 unless the lifespan runs; if false, the caller
         may start the engines itself.
     """
     options = options or ServingOptions()
     clock = clock or SystemClock()
+    keyring = Keyring(options.api_key, options.admin_api_key, tenants, now=clock.now)
     features = Features(
         background=None if store is None else BackgroundRuns(store, options.max_background),
         recent_prompts=RecentPrompts() if options.explain else None,
@@ -224,6 +232,8 @@ def build_asgi_app(
         downloads=None if puller is None else ModelDownloads(puller),
         ui=options.ui,
         metrics_exchange=metrics_exchange,
+        keys=None if keys_file is None else KeyReloader(keys_file, keyring),
+        keys_exchange=keys_exchange,
     )
     generation = GenerationServices(
         reader_options=ReaderOptions(
@@ -242,7 +252,6 @@ def build_asgi_app(
         recent_prompts=features.recent_prompts,
         recent_requests=RecentRequests() if options.ui else None,
     )
-    keyring = Keyring(options.api_key, options.admin_api_key, tenants, now=clock.now)
     ledger = UsageLedger(store or MemoryStore(now=clock.now), clock.now)
     service = Service(
         models=models,
@@ -303,13 +312,16 @@ def _build_application(
         batches.build_worker(service, client, slots, features.new_batches),
         message_batches.build_worker(service, client, slots, features.new_message_batches),
     )
-    lifespan = build_lifespan(service, features.background, features.downloads, workers)
+    lifespan = build_lifespan(
+        service, features.background, features.downloads, features.keys, workers
+    )
     return Application(
         router,
         websocket,
         lifespan,
         not_started if requires_lifespan else None,
         service.tenancy.keyring,
+        features.keys,
     )
 
 
@@ -323,6 +335,7 @@ class Application:
         lifespan_factory: Callable[[object], AbstractAsyncContextManager[object]],
         not_started: Endpoint | None = None,
         keyring: Keyring | None = None,
+        keys: KeyReloader | None = None,
     ) -> None:
         """Combine the parts of an application.
 
@@ -334,8 +347,10 @@ class Application:
             not_started: answers all requests while the lifespan does not run; None if
                 the caller may start the engines itself.
             keyring: the accepted keys, which may change while the application runs.
+            keys: reads the keys file again; None without one.
         """
         self.keyring = keyring or Keyring()
+        self.keys = keys
         self._router = router
         self._websocket = websocket
         self._lifespan_factory = lifespan_factory

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from msgspec import Struct
@@ -21,6 +22,8 @@ from ..tenants import Tenant, hash_key
 MISSING_KEY = (
     "You didn't provide an API key. Send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`."
 )
+
+REVOKED = "This API key has been revoked."
 
 
 class Access(StrEnum):
@@ -59,11 +62,22 @@ ANONYMOUS = Caller()
 class _NamedKey(Struct, frozen=True):
     """A key of the file.
 
-    expires: Unix time in seconds; None means never.
+    expires: None means never.
+    is_disabled: whether its owner is locked.
     """
 
     caller: Caller
-    expires: float | None
+    expires: datetime | None
+    is_disabled: bool
+
+    def find_problem(self, now: float) -> str | None:
+        """Return why the key is rejected; None if it is accepted. now: Unix time."""
+        if self.is_disabled:
+            return REVOKED
+        if self.expires is not None and self.expires.timestamp() <= now:
+            time = self.expires.astimezone(UTC).isoformat(timespec="seconds")
+            return f"This API key expired at {time.replace('+00:00', 'Z')}."
+        return None
 
 
 class Keyring:
@@ -98,13 +112,16 @@ class Keyring:
         self._tenants = {tenant.id: (name, tenant) for name, tenant in tenants.items()}
         self._named = {
             key.sha256: _NamedKey(
-                Caller(tenant.id, tenant.role == "admin"),
-                None if key.expires is None else key.expires.timestamp(),
+                Caller(tenant.id, tenant.role == "admin"), key.expires, tenant.disabled
             )
             for tenant in tenants.values()
-            if not tenant.disabled
             for key in tenant.secrets
         }
+
+    @property
+    def named_tenants(self) -> Mapping[str, Tenant]:
+        """The tenants by name."""
+        return dict(self._tenants.values())
 
     @property
     def n_owners(self) -> int:
@@ -125,7 +142,7 @@ class Keyring:
             is_revoked = tenant.disabled or not has_secret
         # A WebSocket or a batch can outlive its key.
         if is_revoked:
-            raise AuthenticationError("This API key has been revoked.")
+            raise AuthenticationError(REVOKED)
         return tenant
 
     def peek_tenant(self, owner: str) -> Tenant | None:
@@ -171,7 +188,7 @@ class Keyring:
         if access is Access.PUBLIC:
             return known_callers[0] if known_callers else ANONYMOUS
         if not known_callers:
-            raise AuthenticationError("Incorrect API key provided." if callers else MISSING_KEY)
+            raise AuthenticationError(self._explain_rejection(keys) if keys else MISSING_KEY)
         if any(caller != known_callers[0] for caller in known_callers):
             # Two valid keys of different owners: the owner of the request is ambiguous.
             raise AuthenticationError(
@@ -195,11 +212,15 @@ class Keyring:
         # Named keys can be thousands, so they are looked up. Its timing reveals
         # nothing: clients cannot choose digests.
         named = self._named.get(digest)
-        return (
-            None
-            if named is None or (named.expires is not None and named.expires <= self._now())
-            else named.caller
-        )
+        return None if named is None or named.find_problem(self._now()) else named.caller
+
+    def _explain_rejection(self, keys: Iterable[str]) -> str:
+        """Return why these keys are rejected. Whoever sends a key that was valid may
+        know what became of it; a guess is told nothing.
+        """
+        found = [self._named[digest] for key in keys if (digest := hash_key(key)) in self._named]
+        problems = [named.find_problem(self._now()) for named in found]
+        return next((problem for problem in problems if problem), "Incorrect API key provided.")
 
 
 def _build_owner(digest: str) -> str:

@@ -33,12 +33,14 @@ def build_lifespan(
     service: Service,
     background: LifespanResource | None,
     downloads: LifespanResource | None,
+    keys: LifespanResource | None,
     workers: Sequence[BackgroundWorker],
 ) -> Callable[[object], AbstractAsyncContextManager[None]]:
     """Build the factory of the context that is open while the application runs.
 
     background: runs of background responses, which need the engines and the store.
     downloads: downloads of models.
+    keys: reads the keys file when it changes.
     workers: run while the engines run, if there is a store.
     """
 
@@ -53,6 +55,7 @@ def build_lifespan(
                 stack.push_async_callback(asyncio.to_thread, service.telemetry.exporter.close)
             if service.generation.request_log is not None:
                 stack.push_async_callback(asyncio.to_thread, service.generation.request_log.close)
+            await _open(stack, keys)
             await _open(stack, service.store)
             # Opened before the models: requests that end while the models stop are
             # still counted.

@@ -239,7 +239,7 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
             "Access",
             "YAML file of named API keys with their roles, models, limits and budgets, as "
             "`dragoman keys` writes it. "
-            "It contains hashes, no keys, and is read again on SIGHUP.",
+            "It contains hashes, no keys, and is read again when it changes.",
             metavar="FILE",
         ),
     ] = None

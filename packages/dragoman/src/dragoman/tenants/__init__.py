@@ -7,10 +7,12 @@ from .key_file import (
     KeyFileError,
     KeyHash,
     Tenant,
+    describe_key_file_error,
     edit_key_file,
     generate_key,
     hash_key,
     load_key_file,
+    parse_key_file,
 )
 
 __all__ = [
@@ -21,8 +23,10 @@ __all__ = [
     "KeyHash",
     "LocalCounters",
     "Tenant",
+    "describe_key_file_error",
     "edit_key_file",
     "generate_key",
     "hash_key",
     "load_key_file",
+    "parse_key_file",
 ]

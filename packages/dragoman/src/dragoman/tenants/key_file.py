@@ -50,6 +50,9 @@ class KeyHash(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     sha256: str
     expires: datetime | None = None
 
+    def is_valid(self, now: datetime) -> bool:
+        return self.expires is None or self.expires > now
+
 
 class Tenant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A named API key; during a rotation it has several secrets. A limit of None means
@@ -94,7 +97,13 @@ def hash_key(key: str) -> str:
 
 def load_key_file(path: Path) -> Mapping[str, Tenant]:
     """Load the tenants by name. Raises KeyFileError or OSError."""
-    return _parse(path, path.read_bytes())
+    return parse_key_file(path, path.read_bytes())
+
+
+def describe_key_file_error(path: Path, error: OSError | ValueError) -> str:
+    """Return the path of a file that cannot be used, and the reason."""
+    reason = error.strerror if isinstance(error, OSError) else str(error).removeprefix(f"{path}: ")
+    return f"{path}: {reason}"
 
 
 def _load_yaml(path: Path, data: bytes) -> object:
@@ -120,7 +129,10 @@ def _load_yaml(path: Path, data: bytes) -> object:
         raise KeyFileError(f"{path}{line}: not valid YAML") from None
 
 
-def _parse(path: Path, data: bytes) -> Mapping[str, Tenant]:
+def parse_key_file(path: Path, data: bytes) -> Mapping[str, Tenant]:
+    """Parse the file's content. Raises KeyFileError, whose message begins with the
+    path.
+    """
     raw = _load_yaml(path, data)
     try:
         tenants = msgspec.convert({} if raw is None else raw, _KeyFile, strict=True).keys
@@ -209,7 +221,7 @@ def edit_key_file(
         data = _render(tenants, now())
         # Validate before writing: an invalid entry would lock out all clients at the
         # next reload.
-        _parse(path, data)
+        parse_key_file(path, data)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -240,17 +252,18 @@ def _render(tenants: Mapping[str, Tenant], now: datetime) -> bytes:
 
     live = {
         name: msgspec.structs.replace(
+            # Without a valid one, the expired hashes stay: the server says to their
+            # owner that the key has expired.
             tenant,
-            secrets=tuple(
-                hash for hash in tenant.secrets if hash.expires is None or hash.expires > now
-            ),
+            secrets=tuple(secret for secret in tenant.secrets if secret.is_valid(now))
+            or tenant.secrets,
         )
         for name, tenant in tenants.items()
     }
     builtins = msgspec.to_builtins(_KeyFile(live), builtin_types=(datetime,))
     head = (
-        "# Written by `dragoman keys`. It contains hashes of keys, never a key. The server "
-        "reads it again on SIGHUP.\n"
+        "# Written by `dragoman keys`. It contains hashes of keys, never a key. Running "
+        "servers notice changes.\n"
     )
     return (head + yaml.safe_dump(builtins, sort_keys=False, allow_unicode=True)).encode()
 

@@ -412,6 +412,30 @@ def test_revoked_key_ends_beside_stopped_worker(tmp_path: Path) -> None:
         assert running.stop() == 0
 
 
+def test_changed_keys_file_reaches_all_workers_unsignalled(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    tenants = {
+        name: Tenant(secrets=(KeyHash(hash_key(f"sk-{name}")),), role=role)
+        for name, role in (("a", "user"), ("root", "admin"))
+    }
+    edit_key_file(keys, lambda found: found.update(tenants))
+    user = {"authorization": "Bearer sk-a"}
+    with serving(tmp_path, "--store", "none", "--keys-file", str(keys)) as running:
+        edit_key_file(keys, lambda found: found.update(a=Tenant(disabled=True)))
+        running.wait_for_log("keys reloaded", 2)
+        for _ in range(20):
+            assert running.get("/v1/models", headers=user)[0] == 401
+        edit_key_file(keys, lambda found: found.update(tenants))
+        root = {"authorization": "Bearer sk-root"}
+        assert running.post("/dragoman/keys/reload", {}, root) == (200, b'{"processes":2}')
+        for _ in range(20):
+            assert running.get("/v1/models", headers=user)[0] == 200
+        keys.write_text("keys: [")
+        status, body = running.post("/dragoman/keys/reload", {}, root)
+        assert (status, b"invalid_keys_file" in body) == (409, True)
+        assert running.stop() == 0
+
+
 def test_server_with_one_worker_serves_when_other_cannot_start(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "dragoman", "serve", "scripted", "--workers", "2")
     killed: set[int] = set()

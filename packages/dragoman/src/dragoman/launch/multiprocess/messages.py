@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from ...engines.remote import EngineChanges
 from ...ipc.frames import FrameBuffer, build_frame
+from ...serving.key_reloader import KeysReport
 from ...serving.merged_metrics import MetricFamily
 from ..hosted_model import HostedModel
 
@@ -63,7 +64,23 @@ class Reloaded(WorkerReport, frozen=True, tag=True):
 
 
 class KeysRead(WorkerReport, frozen=True, tag=True):
-    """The API keys were read again, or are invalid, which the worker has logged."""
+    """The API keys were read again, or are invalid, which the worker has logged.
+
+    number: the number of the request.
+    problem: the reason why they are invalid.
+    """
+
+    number: int
+    problem: str | None = None
+
+
+class KeysRequest(WorkerReport, frozen=True, tag=True):
+    """A client of this worker requests that all workers read the API keys again.
+
+    id: number of the request, unique in this worker.
+    """
+
+    id: int
 
 
 class MergeRequest(WorkerReport, frozen=True, tag=True):
@@ -97,7 +114,19 @@ class Stop(WorkerCommand, frozen=True, tag=True):
 
 
 class ReadKeys(WorkerCommand, frozen=True, tag=True):
-    """Read the API keys again. The worker replies with KeysRead."""
+    """Read the API keys again. The worker replies with KeysRead.
+
+    number: the number of the request.
+    """
+
+    number: int
+
+
+class KeysReloaded(WorkerCommand, frozen=True, tag=True):
+    """The reply to a KeysRequest. id: the number of the request."""
+
+    id: int
+    report: KeysReport
 
 
 class Reload(WorkerCommand, frozen=True, tag=True):
@@ -127,10 +156,11 @@ AnyReport = (
     | Alive
     | Reloaded
     | KeysRead
+    | KeysRequest
     | MergeRequest
     | MetricsReport
 )
-AnyCommand = Stop | ReadKeys | Reload | CollectMetrics | MergedMetrics
+AnyCommand = Stop | ReadKeys | KeysReloaded | Reload | CollectMetrics | MergedMetrics
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_report = msgspec.msgpack.Decoder(AnyReport).decode

@@ -29,6 +29,7 @@ from typing import NoReturn
 import msgspec
 
 from ...engines.remote import EngineChanges
+from ...serving.key_reloader import KeysReport
 from ...serving.merged_metrics import MetricFamily
 from ...settings import Settings, SettingsError
 from ..hosted_model import HostedModel
@@ -39,6 +40,7 @@ from ..signals import install_signal_handlers
 from ..systemd import Notifier
 from ..tls import build_tls_context
 from .engine_process import EnginePlan, serve_engine
+from .key_rounds import KeyRounds
 from .messages import (
     Alive,
     AnyReport,
@@ -46,6 +48,8 @@ from .messages import (
     EngineChanged,
     EngineReady,
     KeysRead,
+    KeysReloaded,
+    KeysRequest,
     MergedMetrics,
     MergeRequest,
     MetricsReport,
@@ -261,6 +265,7 @@ class Supervisor:
         self._reloading: int | None = None
         self._reload_deadline: float | None = None
         self._new_settings: Settings | None = None
+        self._key_rounds = KeyRounds()
         self._watchdog = WorkerWatchdog(notifier.watchdog_interval, time.monotonic())
 
     def run(self) -> None:
@@ -390,6 +395,7 @@ class Supervisor:
             _kill(self._workers[number].pid)
         for number in late:
             name = self._workers[number].name
+            self._key_rounds.note_late(number, name)
             if has_keys_answer:
                 log.error("%s has not read the API keys again and is killed", name)
                 _kill(self._workers[number].pid)
@@ -541,10 +547,22 @@ class Supervisor:
                 )
             case MetricsReport(own):
                 self._metrics.add_report(worker.number, own)
-            case KeysRead():
+            case KeysRead(number, problem):
                 self._watchdog.note_keys(worker.number)
+                self._key_rounds.note_read(worker.number, number, problem)
+            case KeysRequest(id):
+                self._handle_keys_request(worker, id)
             case Alive():
                 pass
+
+    def _handle_keys_request(self, worker: WorkerProcess, id: int) -> None:
+        """Let all workers read the keys again, and answer the one whose client has
+        requested it.
+        """
+        ready = self._list_ready()
+        self._send_read_keys([self._workers[number] for number in ready])
+        # Bound to this channel, as in `_handle_report`.
+        self._key_rounds.start(ready, partial(_send_keys_report, worker.channel, id))
 
     def _collect_metrics(self, number: int) -> None:
         self._workers[number].channel.send(CollectMetrics())
@@ -592,6 +610,7 @@ class Supervisor:
             del self._workers[number]
             self._metrics.end_worker(number)
             self._watchdog.forget(number)
+            self._key_rounds.forget(number)
             self._reloading = None if self._reloading == number else self._reloading
             self._reload_queue = [item for item in self._reload_queue if item != number]
             if not self._stop_requests:
@@ -662,8 +681,9 @@ class Supervisor:
         self._reload_next()
 
     def _send_read_keys(self, workers: Sequence[WorkerProcess]) -> None:
+        self._key_rounds.latest += 1
         for worker in workers:
-            worker.channel.send(ReadKeys())
+            worker.channel.send(ReadKeys(self._key_rounds.latest))
         self._watchdog.expect_keys((worker.number for worker in workers), time.monotonic())
 
     def _reload_next(self) -> None:
@@ -702,6 +722,10 @@ class Supervisor:
 
 def _send_merged(channel: WorkerChannel, id: int, families: Sequence[MetricFamily]) -> None:
     channel.send(MergedMetrics(id, tuple(families)))
+
+
+def _send_keys_report(channel: WorkerChannel, id: int, report: KeysReport) -> None:
+    channel.send(KeysReloaded(id, report))
 
 
 def _wake(_signal: int, _frame: FrameType | None) -> None:

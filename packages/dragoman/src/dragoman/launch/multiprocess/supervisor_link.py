@@ -7,14 +7,18 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from itertools import count
+from typing import TypeVar
 
 from ...ipc.frames import read_frame
+from ...serving.key_reloader import KeysReport
 from ...serving.merged_metrics import MetricFamily
 from ..systemd import ALIVE, Notifier
 from .messages import (
     Alive,
     AnyCommand,
     CollectMetrics,
+    KeysReloaded,
+    KeysRequest,
     MergedMetrics,
     MergeRequest,
     MetricsReport,
@@ -25,17 +29,18 @@ from .messages import (
 
 log = logging.getLogger(__name__)
 
-MERGE_SECONDS = 10.0
-"""Time for the supervisor to collect the metrics of all workers, for which it waits a
+REPLY_SECONDS = 10.0
+"""Time for the supervisor to collect the answers of all workers, for which it waits a
 few seconds itself.
 """
+Reply = TypeVar("Reply")
 
 
 class SupervisorLink(Notifier):
     """A worker's connection to its supervisor: sends service notifications and reports,
     and receives commands.
 
-    Implements MetricsExchange.
+    Implements MetricsExchange and KeysExchange.
     """
 
     def __init__(self, end: socket.socket, watchdog_interval: float | None = None) -> None:
@@ -45,6 +50,7 @@ class SupervisorLink(Notifier):
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._read_metrics: Callable[[], Sequence[MetricFamily]] = tuple
         self._merges: dict[int, asyncio.Future[Sequence[MetricFamily]]] = {}
+        self._key_requests: dict[int, asyncio.Future[KeysReport]] = {}
         self._ids = count()
         self._is_lost = False
 
@@ -84,12 +90,16 @@ class SupervisorLink(Notifier):
                         # collected the metrics.
                         if waiting is not None and not waiting.done():
                             waiting.set_result(families)
+                    case KeysReloaded(id, report):
+                        reloading = self._key_requests.get(id)
+                        if reloading is not None and not reloading.done():
+                            reloading.set_result(report)
                     case command:
                         return command
         except (asyncio.IncompleteReadError, ConnectionError):
             # Later merges fail at once, since no reply would arrive.
             self._is_lost = True
-            for waiting in self._merges.values():
+            for waiting in (*self._merges.values(), *self._key_requests.values()):
                 if not waiting.done():
                     waiting.set_exception(ConnectionError("the supervisor has died"))
             return None
@@ -98,16 +108,32 @@ class SupervisorLink(Notifier):
         self._read_metrics = read
 
     async def merge(self) -> Sequence[MetricFamily]:
+        return await self._request(
+            lambda id: MergeRequest(id, tuple(self._read_metrics())), self._merges
+        )
+
+    async def reload_keys(self) -> KeysReport:
+        return await self._request(KeysRequest, self._key_requests)
+
+    async def _request(
+        self, build: Callable[[int], WorkerReport], waiting: dict[int, asyncio.Future[Reply]]
+    ) -> Reply:
+        """Send a request to the supervisor, and return its reply. Raises
+        ConnectionError.
+
+        build: builds the request with its number.
+        waiting: gets the future of the reply by that number.
+        """
         if self._is_lost:
             raise ConnectionError("the supervisor has died")
         id = next(self._ids)
-        waiting = asyncio.get_running_loop().create_future()
-        self._merges[id] = waiting
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        waiting[id] = reply
         try:
-            self.report(MergeRequest(id, tuple(self._read_metrics())))
-            async with asyncio.timeout(MERGE_SECONDS):
-                return await waiting
+            self.report(build(id))
+            async with asyncio.timeout(REPLY_SECONDS):
+                return await reply
         except TimeoutError:
             raise ConnectionError("the supervisor does not respond") from None
         finally:
-            del self._merges[id]
+            del waiting[id]

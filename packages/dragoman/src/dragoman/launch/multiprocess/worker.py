@@ -104,8 +104,8 @@ class WorkerServer(Server):
                 case Stop(is_forced):
                     self.force_exit = self.force_exit or is_forced
                     self.should_exit = True
-                case ReadKeys():
-                    self._run(self._read_keys())
+                case ReadKeys(number):
+                    self._run(self._read_keys(number))
                 case Reload():
                     self._run(self._reload())
                 case _:
@@ -120,9 +120,9 @@ class WorkerServer(Server):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _read_keys(self) -> None:
-        await self._worker_reloader.reload_keys()
-        self._link.report(KeysRead())
+    async def _read_keys(self, number: int) -> None:
+        problem = await self._worker_reloader.reload_keys()
+        self._link.report(KeysRead(number, problem))
 
     async def _reload(self) -> None:
         reloader = self._worker_reloader
@@ -191,7 +191,9 @@ def serve_as_worker(plan: WorkerPlan, end: socket.socket) -> int:
     try:
         tls = build_tls_context(settings)
         build = None if plan.engine is None else plan.engine.build_models
-        assembled = assemble_server(settings, plan.secret, build=build, metrics_exchange=link)
+        assembled = assemble_server(
+            settings, plan.secret, build=build, metrics_exchange=link, keys_exchange=link
+        )
         # Loading is awaited: `Ready` shows that this worker could load its model, and
         # only then the others start.
         assembled.models.waits_for_loads = True

@@ -11,6 +11,7 @@ from ...pipeline.recent_prompts import RecentPrompts
 from ...pipeline.request_metrics import ModelMetrics
 from ..http_metrics import HttpMetrics
 from ..key_metrics import KeyMetrics
+from ..key_reloader import KeyReloader, KeysExchange
 from ..merged_metrics import MetricsExchange
 from ..model_downloads import ModelDownloads
 from ..port_faults import PortController
@@ -25,6 +26,7 @@ from . import (
     explain,
     files,
     health,
+    keys,
     message_batches,
     messages,
     metrics,
@@ -61,7 +63,9 @@ class Features:
     puller: downloads models; None if this server does not download models.
     downloads: background downloads; None if `puller` is None.
     ui: whether the page at /ui is served.
-    metrics_exchange: None unless the server has several worker processes.
+    metrics_exchange, keys_exchange: None unless the server has several worker
+        processes.
+    keys: reads the keys file again; None without one.
     """
 
     background: BackgroundRuns | None = None
@@ -75,6 +79,8 @@ class Features:
     key_metrics: KeyMetrics = field(default_factory=KeyMetrics)
     ui: bool = False
     metrics_exchange: MetricsExchange | None = None
+    keys: KeyReloader | None = None
+    keys_exchange: KeysExchange | None = None
 
 
 def build_routes(
@@ -104,6 +110,7 @@ def build_routes(
         "metrics": metrics.build_routes(
             meters, http_metrics, features.key_metrics, features.metrics_exchange
         ),
+        "keys": keys.build_routes(features.keys, features.keys_exchange),
         "usage": usage.build_routes(),
         "tgi": tgi.build_routes(redirects_browsers=features.ui),
         "ollama": ollama.build_routes(),
