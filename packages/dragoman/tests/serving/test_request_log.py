@@ -5,7 +5,10 @@ blocking.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import AsyncGenerator, Iterator
 from itertools import count
@@ -33,11 +36,14 @@ from dragoman.pipeline.driver import BatchStream
 from dragoman.serving.call_observer import CallObserver
 from dragoman.serving.reply_persistence import ReplyPersistence
 from dragoman.serving.request_log import RequestLog, RequestLogLine
+from dragoman.serving.rotated_file import RotatedFile
 from dragoman.settings import SettingsError
 from dragoman_check.load.logs.generic_table import read_json_lines
 
 from .harness import build_server
 
+DEPLOY = Path(__file__).parents[4] / "deploy"
+LOGROTATE = shutil.which("logrotate") or shutil.which("logrotate", path="/usr/sbin")
 ASK: dict[str, Any] = {
     "model": "m",
     "messages": [{"role": "user", "content": "A secret question."}],
@@ -205,6 +211,84 @@ async def test_request_log_full_queue_drops_lines_without_blocking(
 def test_request_log_unwritable_file_raises_settings_error(tmp_path: Path):
     with pytest.raises(SettingsError, match="request-log"):
         open_request_log(str(tmp_path))
+
+
+def write_line(log: RotatedFile, number: int) -> None:
+    log.write(b"%d\n" % number)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot rename an open file")
+def test_rotated_file_is_opened_again_after_rename(file: Path) -> None:
+    # Two processes of a server have one file.
+    logs = [RotatedFile(file), RotatedFile(file)]
+    for log in logs:
+        write_line(log, 1)
+    file.rename(file.with_suffix(".1"))
+    for log in logs:
+        write_line(log, 2)
+    file.unlink()
+    for log in logs:
+        write_line(log, 3)
+        log.close()
+    assert (content(file.with_suffix(".1")), content(file)) == (b"1\n1\n", b"3\n3\n")
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_rotated_file_continues_after_truncation(file: Path) -> None:
+    log = RotatedFile(file)
+    write_line(log, 1)
+    os.truncate(file, 0)
+    write_line(log, 2)
+    log.close()
+    assert content(file) == b"2\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot rename an open file")
+def test_rotated_file_unopenable_path_keeps_former_file(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = RotatedFile(file)
+    former = file.with_suffix(".1")
+    file.rename(former)
+    file.mkdir()
+    for number in (1, 2):
+        write_line(log, number)
+    assert content(former) == b"1\n2\n"
+    assert caplog.text.count("cannot be opened after its rotation") == 1
+    file.rmdir()
+    write_line(log, 3)
+    log.close()
+    assert content(file) == b"3\n"
+
+
+@pytest.mark.skipif(LOGROTATE is None, reason="logrotate is not installed")
+def test_logrotate_with_shipped_configuration_loses_no_line(file: Path, tmp_path: Path) -> None:
+    assert LOGROTATE is not None
+    text = (DEPLOY / "logrotate/dragoman").read_text()
+    path = "/var/log/dragoman/requests.jsonl"
+    assert path in text
+    config = tmp_path / "logrotate.conf"
+    text = text.replace("    su dragoman dragoman\n", "")
+    config.write_text(text.replace(path, str(file)))
+    config.chmod(0o644)
+    tmp_path.chmod(0o755)
+    log = RotatedFile(file)
+    for number in range(3):
+        write_line(log, number)
+        state = tmp_path / "state"
+        subprocess.run([LOGROTATE, "--force", "--state", state, config], check=True, timeout=60)
+    write_line(log, 3)
+    log.close()
+    found = sorted(tmp_path.glob("requests.jsonl*"))
+    lines = [
+        line
+        for each in found
+        for line in (
+            gzip.decompress(content(each)) if each.suffix == ".gz" else content(each)
+        ).split()
+    ]
+    assert sorted(lines) == [b"0", b"1", b"2", b"3"]
+    assert content(file) == b"3\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")

@@ -6,7 +6,6 @@ A thread writes the lines from a queue, so that requests never wait for the disk
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import threading
 from pathlib import Path
@@ -16,7 +15,7 @@ from msgspec import Struct
 
 from ..core.errors import DragomanError
 from ..core.events import ChoiceFinished, Event, Finished, PromptTokens, Started, get_answer_tokens
-from .private_file import open_private_file
+from .rotated_file import RotatedFile
 
 log = logging.getLogger(__name__)
 
@@ -96,13 +95,13 @@ class RequestLogLine(Struct):
 class RequestLog:
     """The log file and the thread that writes it.
 
-    The file is opened in append mode, so it can be rotated by copying and truncating.
-    Only this user can read a new one.
+    It can be rotated by renaming, since a file that is no longer at its path is opened
+    again, and by copying and truncating, since lines are appended.
     """
 
     def __init__(self, path: Path, queue_size: int = QUEUE_SIZE) -> None:
         """Raise OSError if the file cannot be opened for writing."""
-        self._file = os.fdopen(open_private_file(path), "ab", buffering=0)
+        self._file = RotatedFile(path)
         self._lines: queue.Queue[RequestLogLine | None] = queue.Queue(queue_size)
         self._dropped = 0
         """Total number of dropped lines; only `put` changes it."""
