@@ -18,6 +18,7 @@ from ..settings import Settings, SettingsError, load_keywords
 from .configured_models import add_queues, build_models, build_models_in_background
 from .limits_store import build_limits_store
 from .plugin import SupportedEngine, build_served_model
+from .reload import load_tenants
 from .secret_key import load_secret_key
 from .server_assembly import ModelsBuilder, build_application
 from .store_builder import build_store
@@ -54,13 +55,16 @@ def create_app(
             "workers: only `dragoman serve` can start processes; the outer server has its own "
             "setting"
         )
-    models = build(read_settings, SystemClock())
     secret = load_secret_key(read_settings, os.environ) or secrets.token_bytes(32)
+    # Before the models, which may take minutes to load.
     store = build_store(read_settings, os.environ)
+    limits_store = build_limits_store(read_settings, os.environ)
+    if read_settings.keys_file is not None:
+        load_tenants(read_settings.keys_file)
+    models = build(read_settings, SystemClock())
     # The address that the outer application listens on is unknown: the web page is off
     # unless it is enabled.
     read_settings = msgspec.structs.replace(read_settings, ui=bool(read_settings.ui))
-    limits_store = build_limits_store(read_settings, os.environ)
     return build_application(
         read_settings, models, secret, store, limits_store=limits_store, requires_lifespan=True
     )

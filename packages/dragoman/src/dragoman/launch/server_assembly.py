@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ..serving.key_reloader import KeysExchange
 from ..serving.media import MediaOptions, MediaResolver
 from ..serving.merged_metrics import MetricsExchange
 from ..serving.port_faults import PortController
+from ..serving.private_file import open_private_file
 from ..serving.request_log import RequestLog
 from ..serving.serving_options import ServingOptions
 from ..serving.stream_keepalive import StreamTimeouts
@@ -69,14 +71,9 @@ def assemble_server(
 
     Raises: SettingsError.
     """
+    # Before the models, which may take minutes to load.
+    store, limits_store = check_state(settings, os.environ)
     models = (build or build_models_in_background)(settings, SystemClock())
-    store = build_store(settings, os.environ)
-    if store is not None:
-        # Checked before listening, so that an unusable store is reported at startup.
-        asyncio.run(check_store(store))
-    limits_store = build_limits_store(settings, os.environ)
-    if limits_store is not None:
-        asyncio.run(check_limits_store(limits_store))
     application = build_application(
         settings,
         models,
@@ -89,6 +86,28 @@ def assemble_server(
         keys_exchange=keys_exchange,
     )
     return AssembledServer(settings, models, application)
+
+
+def check_state(
+    settings: Settings, environment: Mapping[str, str]
+) -> tuple[Store | None, LimitsStore | None]:
+    """Check the store, the limits' store, the keys file and the request log, and return
+    the stores, closed.
+
+    Raises:
+        SettingsError: one cannot be used.
+    """
+    if settings.keys_file is not None:
+        load_tenants(settings.keys_file)
+    if settings.request_log is not None:
+        check_request_log(Path(settings.request_log))
+    store = build_store(settings, environment)
+    limits_store = build_limits_store(settings, environment)
+    if store is not None:
+        asyncio.run(check_store(store))
+    if limits_store is not None:
+        asyncio.run(check_limits_store(limits_store))
+    return store, limits_store
 
 
 def build_application(
@@ -132,14 +151,32 @@ def build_application(
     )
 
 
+def check_request_log(path: Path) -> None:
+    """Check that the request log can be written; a new file stays.
+
+    Raises:
+        SettingsError: it cannot.
+    """
+    # Opening a pipe would wait for its reader, and closing it would end that.
+    if path.is_file() or path.is_dir() or not path.exists():
+        with _report_request_log_errors(path):
+            os.close(open_private_file(path))
+
+
 def open_request_log(path: str) -> RequestLog:
     """Open the request log before serving, so that a wrong path is reported at startup.
 
     Raises:
         SettingsError: the file cannot be written.
     """
-    try:
+    with _report_request_log_errors(Path(path)):
         return RequestLog(Path(path))
+
+
+@contextmanager
+def _report_request_log_errors(path: Path) -> Generator[None]:
+    try:
+        yield
     except OSError as error:
         raise SettingsError(f"--request-log: {path} cannot be written: {error.strerror}") from error
 

@@ -36,6 +36,7 @@ from ..hosted_model import HostedModel
 from ..listener import SocketFile, listen
 from ..logs import ENGINE, describe_process, name_worker
 from ..process_setup import enable_collector, prepare_process
+from ..server_assembly import check_state
 from ..signals import install_signal_handlers
 from ..systemd import Notifier
 from ..tls import build_tls_context
@@ -124,6 +125,8 @@ def run_workers(
     settings, inherited, secret = prepare_process(settings)
     # Only a check: each worker loads the certificate itself.
     build_tls_context(settings)
+    # The same for these: the engine process, which starts first, may take minutes.
+    check_state(settings, os.environ)
     socket_file = None
     if inherited:
         listeners = inherited
