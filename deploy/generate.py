@@ -17,6 +17,7 @@ from metrics import MetricDefinition, list_metrics
 
 DEPLOY = Path(__file__).parent
 WINDOW = "$__rate_interval"
+JOB = 'job="dragoman"'
 QUANTILES = (0.5, 0.9, 0.99)
 HIDDEN = frozenset(
     {
@@ -27,12 +28,13 @@ HIDDEN = frozenset(
     }
 )
 """Metrics that are no curves."""
+SELECTOR = '{job=~"$job", model_name=~"$model"}'
 UNITS = {"seconds": "s", "bytes": "bytes", "perc": "percentunit"}
 
 
 def build_expressions(metric: MetricDefinition) -> Iterator[tuple[str, str]]:
     """The queries of a metric's panel, with their legends."""
-    selector = '{model_name=~"$model"}' if "model_name" in metric.labels else ""
+    selector = SELECTOR if "model_name" in metric.labels else '{job=~"$job"}'
     labels = [
         label
         for label in metric.labels
@@ -104,21 +106,34 @@ def build_dashboard() -> dict[str, Any]:
                     "query": "prometheus",
                     "label": "Data source",
                 },
+                # Without `allValue` all jobs are those that the query finds: other programs export
+                # metrics of the process and of HTTP under the same names.
+                build_variable("job", "Job", "label_values(dragoman_build_info, job)"),
                 {
-                    "name": "model",
-                    "type": "query",
-                    "label": "Model",
-                    "datasource": {"type": "prometheus", "uid": "${datasource}"},
-                    "query": "label_values(vllm:num_requests_running, model_name)",
-                    "includeAll": True,
-                    "multi": True,
+                    **build_variable(
+                        "model",
+                        "Model",
+                        'label_values(vllm:num_requests_running{job=~"$job"}, model_name)',
+                    ),
                     "allValue": ".*",
-                    "current": {"text": "All", "value": "$__all"},
-                    "refresh": 2,
                 },
             ]
         },
         "panels": panels,
+    }
+
+
+def build_variable(name: str, label: str, query: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "type": "query",
+        "label": label,
+        "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        "query": query,
+        "includeAll": True,
+        "multi": True,
+        "current": {"text": "All", "value": "$__all"},
+        "refresh": 2,
     }
 
 
@@ -145,20 +160,31 @@ def build_panel(metric: MetricDefinition, place: dict[str, int]) -> dict[str, An
 
 
 def build_alerts() -> dict[str, Any]:
-    """Rules of the failures that an operator must know. The selector `job` is what the
-    scrape configuration names.
+    """Rules of the failures that an operator must know. All select the job, since a
+    Prometheus may scrape vLLM itself and other programs with the same metrics; it is
+    the name in the scrape configuration of Compose, and the chart's `jobLabel`.
     """
-    finished = "sum by (model_name) (rate(vllm:request_success_total[5m]))"
-    errors = 'sum by (model_name) (rate(vllm:request_success_total{finished_reason="error"}[5m]))'
-    status_5xx = 'sum(rate(http_requests_total{status="5xx"}[5m]))'
-    ttft = "sum by (le, model_name) (rate(vllm:time_to_first_token_seconds_bucket[10m]))"
+    finished = f"sum by (model_name) (rate(vllm:request_success_total{{{JOB}}}[5m]))"
+    failed = f'vllm:request_success_total{{{JOB}, finished_reason="error"}}'
+    errors = f"sum by (model_name) (rate({failed}[5m]))"
+    status_5xx = f'sum(rate(http_requests_total{{{JOB}, status="5xx"}}[5m]))'
+    ttft = f"sum by (le, model_name) (rate(vllm:time_to_first_token_seconds_bucket{{{JOB}}}[10m]))"
+    waiting = f"sum by (model_name) (vllm:num_requests_waiting{{{JOB}}})"
+    waiting_before = f"sum by (model_name) (vllm:num_requests_waiting{{{JOB}}} offset 5m)"
     rules = [
         (
             "DragomanDown",
-            'up{job="dragoman"} == 0',
+            f"up{{{JOB}}} == 0",
             "2m",
             "critical",
             "The server cannot be scraped.",
+        ),
+        (
+            "DragomanAbsent",
+            f"absent(up{{{JOB}}})",
+            "5m",
+            "critical",
+            "Prometheus knows no server: none runs, or its targets are not found.",
         ),
         (
             "DragomanEngineErrors",
@@ -169,30 +195,29 @@ def build_alerts() -> dict[str, Any]:
         ),
         (
             "DragomanWorkersDie",
-            "increase(dragoman_worker_restarts_total[15m]) > 3",
+            f"increase(dragoman_worker_restarts_total{{{JOB}}}[15m]) > 3",
             "0m",
             "warning",
             "Worker processes die again and again.",
         ),
         (
             "DragomanServerErrors",
-            f"{status_5xx} / sum(rate(http_requests_total[5m])) > 0.05",
+            f"{status_5xx} / sum(rate(http_requests_total{{{JOB}}}[5m])) > 0.05",
             "5m",
             "critical",
             "More than 5 % of responses are 5xx.",
         ),
         (
             "DragomanStalled",
-            "sum by (model_name) (vllm:num_requests_running) > 0 "
-            "and sum by (model_name) (rate(vllm:generation_tokens_total[5m])) == 0",
+            f"sum by (model_name) (vllm:num_requests_running{{{JOB}}}) > 0 "
+            f"and sum by (model_name) (rate(vllm:generation_tokens_total{{{JOB}}}[5m])) == 0",
             "5m",
             "critical",
             "Requests run, and no token is generated.",
         ),
         (
             "DragomanQueueGrows",
-            "sum by (model_name) (vllm:num_requests_waiting) > 50 and "
-            "deriv(vllm:num_requests_waiting[10m]) > 0",
+            f"{waiting} > 50 and {waiting} > {waiting_before}",
             "10m",
             "warning",
             "More requests arrive than are finished: add replicas or limit keys.",
@@ -206,28 +231,28 @@ def build_alerts() -> dict[str, Any]:
         ),
         (
             "DragomanKvCacheFull",
-            "max by (model_name) (vllm:kv_cache_usage_perc) > 0.95",
+            f"max by (model_name) (vllm:kv_cache_usage_perc{{{JOB}}}) > 0.95",
             "10m",
             "warning",
             "The KV cache is full: requests wait or are preempted.",
         ),
         (
             "DragomanKeyRejected",
-            "sum by (key, limit) (increase(dragoman:key_rejections_total[1h])) > 100",
+            f"sum by (key, limit) (increase(dragoman:key_rejections_total{{{JOB}}}[1h])) > 100",
             "0m",
             "info",
             "A key is often rejected by one of its limits.",
         ),
         (
             "DragomanFileDescriptors",
-            "process_open_fds / process_max_fds > 0.8",
+            f"process_open_fds{{{JOB}}} / process_max_fds{{{JOB}}} > 0.8",
             "5m",
             "warning",
             "The process uses 80 % of its file descriptors.",
         ),
         (
             "DragomanRestarted",
-            'changes(process_start_time_seconds{job="dragoman"}[30m]) > 2',
+            f"changes(process_start_time_seconds{{{JOB}}}[30m]) > 2",
             "0m",
             "warning",
             "The server restarts again and again.",

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,16 @@ import pytest
 import yaml
 
 from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
+from tests.deploy.helm_subset import Chart
 from tests.loopback import MAX_POLLS, find_free_port, pause
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+RULES = DEPLOY / "prometheus/alerts.yaml"
 PROMETHEUS = shutil.which("prometheus")
 KEY = "k" * 40
 LIMITED_KEY = "l" * 40
-HEADERS = {"authorization": f"Bearer {KEY}"}
+METRICS_KEY = "m" * 40
+HEADERS = {"authorization": f"Bearer {METRICS_KEY}"}
 ATTEMPTS = 80
 
 pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed")
@@ -48,22 +51,21 @@ def serving(folder: Path, *arguments: str) -> Generator[str]:
 
 
 @contextmanager
-def scraping(folder: Path, *targets: str) -> Generator[httpx2.Client]:
-    """Run Prometheus and yield a client. Only addresses, paths and intervals of its
-    configuration are replaced.
+def scraping(folder: Path, job: dict[str, Any], rules: Path = RULES) -> Generator[httpx2.Client]:
+    """Run Prometheus and yield a client.
+
+    job: an entry of `scrape_configs`.
     """
     assert PROMETHEUS is not None
-    config: dict[str, Any] = yaml.safe_load((DEPLOY / "compose/prometheus.yaml").read_text())
-    config["global"] = {
-        "scrape_interval": "1s",
-        "scrape_timeout": "1s",
-        "evaluation_interval": "1s",
+    config: dict[str, Any] = {
+        "global": {
+            "scrape_interval": "1s",
+            "scrape_timeout": "1s",
+            "evaluation_interval": "1s",
+        },
+        "rule_files": [str(rules)],
+        "scrape_configs": [job],
     }
-    config["rule_files"] = [str(DEPLOY / "prometheus/alerts.yaml")]
-    [job] = config["scrape_configs"]
-    job["static_configs"] = [{"targets": list(targets)}]
-    # The key of an administrator, which servers with keys require for their metrics.
-    job["authorization"] = {"credentials": KEY}
     path = folder / "prometheus.json"
     port = find_free_port()
     path.write_text(json.dumps(config))
@@ -92,6 +94,70 @@ def scraping(folder: Path, *targets: str) -> Generator[httpx2.Client]:
             process.kill()
 
 
+def build_compose_job(*targets: str) -> dict[str, Any]:
+    """Return the job of Compose's configuration, with these targets and a key of the
+    role `metrics`.
+    """
+    config: dict[str, Any] = yaml.safe_load((DEPLOY / "compose/prometheus.yaml").read_text())
+    [job] = config["scrape_configs"]
+    return {
+        **job,
+        "static_configs": [{"targets": list(targets)}],
+        "authorization": {"credentials": METRICS_KEY},
+    }
+
+
+def build_operator_job(*targets: str) -> dict[str, Any]:
+    """Return the job that the Prometheus operator makes of the chart's ServiceMonitor:
+    the `job` of a target is the name of the service, or its label that `jobLabel` names.
+
+    https://github.com/prometheus-operator/prometheus-operator (pkg/prometheus/promcfg.go)
+    """
+    overrides = {"serviceMonitor": {"enabled": True, "keySecret": "prometheus-key"}}
+    chart = Chart(DEPLOY / "helm/dragoman", overrides)
+    [monitor] = chart.render("servicemonitor.yaml")
+    [service] = chart.render("service.yaml")
+    labels: dict[str, str] = service["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    [endpoint] = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+    secret = endpoint["authorization"]["credentials"]
+    assert secret == {"name": "prometheus-key", "key": "key"}
+    found = {f"__meta_kubernetes_service_label_{escape(name)}": labels[name] for name in labels}
+    relabeling = [{"source_labels": ["__meta_kubernetes_service_name"], "target_label": "job"}]
+    if "jobLabel" in monitor["spec"]:
+        label = f"__meta_kubernetes_service_label_{escape(monitor['spec']['jobLabel'])}"
+        relabeling.append({"source_labels": [label], "regex": "(.+)", "target_label": "job"})
+    name = monitor["metadata"]["name"]
+    return {
+        "job_name": f"serviceMonitor/models/{name}/0",
+        "metrics_path": endpoint["path"],
+        "static_configs": [
+            {
+                "targets": list(targets),
+                "labels": {**found, "__meta_kubernetes_service_name": service["metadata"]["name"]},
+            }
+        ],
+        "relabel_configs": relabeling,
+        "authorization": {"credentials": METRICS_KEY},
+    }
+
+
+def escape(label: str) -> str:
+    """Write a label of Kubernetes as Prometheus does in its own."""
+    return re.sub(r"[^a-zA-Z0-9_]", "_", label)
+
+
+def write_keys(folder: Path) -> None:
+    """Write the keys of a user with limits, one without, and Prometheus."""
+
+    team_a = Tenant(secrets=(KeyHash(hash_key(KEY)),), requests_per_minute=100_000)
+    team_b = Tenant(secrets=(KeyHash(hash_key(LIMITED_KEY)),), requests_per_minute=1)
+    prometheus = Tenant(secrets=(KeyHash(hash_key(METRICS_KEY)),), role="metrics")
+    tenants = {"team-a": team_a, "team-b": team_b, "prometheus": prometheus}
+    edit_key_file(folder / "keys.yaml", lambda found: found.update(tenants))
+
+
 def query(client: httpx2.Client, expression: str) -> list[float]:
     """Return the current values of a query's series."""
     answer: dict[str, Any] = client.get("/query", params={"query": expression}).json()
@@ -108,7 +174,10 @@ def read_dashboard() -> Iterator[tuple[str, str]]:
         for target in panel.get("targets", ()):
             yield (
                 panel["title"],
-                target["expr"].replace("$model", ".*").replace("$__rate_interval", "1m"),
+                target["expr"]
+                .replace("$model", ".*")
+                .replace("$job", "dragoman")
+                .replace("$__rate_interval", "1m"),
             )
 
 
@@ -120,19 +189,40 @@ def chat(server: str, key: str = KEY) -> int:
     ).status_code
 
 
+@pytest.mark.parametrize("build_job", [build_compose_job, build_operator_job])
+def test_prometheus_alert_fires_for_lost_target(
+    tmp_path: Path, build_job: Callable[..., dict[str, Any]]
+) -> None:
+    write_keys(tmp_path)
+    rules: dict[str, Any] = yaml.safe_load(RULES.read_text())
+    for rule in rules["groups"][0]["rules"]:
+        rule["for"] = "0s"
+    at_once = tmp_path / "alerts.json"
+    at_once.write_text(json.dumps(rules))
+    with serving(tmp_path, "scripted") as server:
+        lost = f"127.0.0.1:{find_free_port()}"
+        with scraping(tmp_path, build_job(server, lost), at_once) as prometheus:
+            alerts: list[dict[str, Any]] = []
+            for _ in range(10**5):
+                ups = query(prometheus, 'up{job="dragoman"}')
+                alerts = prometheus.get("/alerts").json()["data"]["alerts"]
+                if sorted(ups) == [0.0, 1.0] and alerts:
+                    break
+            assert [
+                (alert["labels"]["alertname"], alert["state"], alert["labels"]["instance"])
+                for alert in alerts
+            ] == [("DragomanDown", "firing", lost)]
+            assert query(prometheus, 'dragoman_build_info{job="dragoman"}') == [1.0]
+
+
 def test_prometheus_queries_find_exported_metrics(tmp_path: Path) -> None:
-    tenant = Tenant(secrets=(KeyHash(hash_key(KEY)),), role="admin", requests_per_minute=100_000)
-    limited = Tenant(secrets=(KeyHash(hash_key(LIMITED_KEY)),), requests_per_minute=1)
-    edit_key_file(
-        tmp_path / "keys.yaml",
-        lambda tenants: tenants.update({"team-a": tenant, "team-b": limited}),
-    )
+    write_keys(tmp_path)
     speculation = '{"method": "ngram", "num_speculative_tokens": 2}'
     simulated = ("sim", "--speculative-config", speculation, "--time-scale", "100")
     with (
         serving(tmp_path, *simulated) as sim,
         serving(tmp_path, "scripted", "--workers", "2") as workers,
-        scraping(tmp_path, sim, workers) as prometheus,
+        scraping(tmp_path, build_operator_job(sim, workers)) as prometheus,
     ):
         exported = "".join(
             httpx2.get(f"http://{server}/metrics", headers=HEADERS).text

@@ -181,7 +181,7 @@ def test_keys_add_from_stdin_stores_given_key(path: Path) -> None:
         (["add", "a"], "a key a already exists"),
         (["rotate", "b"], "there is no key b; there are: a"),
         (["revoke", "b"], "there is no key b"),
-        (["add", "b", "--role", "root"], "--role: must be user or admin"),
+        (["add", "b", "--role", "root"], "--role: must be one of user, admin, metrics"),
         (["add", "b", "--requests-per-minute", "0"], "requests_per_minute must be at least 1"),
         (["add", "b", "--model", "tiny,,qwen*"], "--model: a name or a pattern is empty"),
         (["add", "b", "--model", ""], "--model: a name or a pattern is empty"),

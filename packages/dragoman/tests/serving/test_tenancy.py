@@ -163,6 +163,21 @@ async def test_admin_route_requires_admin_role() -> None:
         assert [(await server.get(key, path)).status_code for key in ("a", "root")] == [403, 200]
 
 
+async def test_metrics_role_reads_key_series_only() -> None:
+    tenants = {"a": tenant("a"), "prom": tenant("prom", role="metrics")}
+    async with serving(tenants) as server:
+        assert (await server.post("a")).status_code == 200
+        series = 'dragoman:key_requests_total{key="a"'
+        assert series in (await server.get("prom", "/metrics")).text
+        assert series not in (await server.get("a", "/metrics")).text
+        for path, body in ROUTES.items():
+            rejected = await server.post("prom", path, body)
+            assert (rejected.status_code, "may only read /metrics" in rejected.text) == (403, True)
+        for path in ("/v1/models", "/v1/organization/usage/completions?start_time=0", "/unknown"):
+            assert (await server.get("prom", path)).status_code == 403
+        assert (await server.get("prom", "/readyz")).status_code == 200
+
+
 async def test_expired_or_disabled_key_returns_401() -> None:
     soon = Tenant(
         id="key_s", secrets=(KeyHash(hash_key("s"), datetime.fromtimestamp(NOW + 10, UTC)),)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 import click
 import msgspec
@@ -22,10 +22,11 @@ from dragoman_cli import Argument, Option, build_command, build_group, render_ta
 
 from ..settings import SettingsError
 from ..tenants import KeyHash, Tenant, edit_key_file, generate_key, hash_key, load_key_file
-from ..tenants.key_file import generate_id
+from ..tenants.key_file import Role, generate_id
 from .errors import COMMAND_ERRORS
 
 VARIABLE = "DRAGOMAN_KEYS_FILE"
+ROLES: tuple[str, ...] = get_args(Role)
 MIN_LENGTH = 32
 """Minimum length in characters of a key from standard input: a shorter one could be
 guessed from its hash.
@@ -71,7 +72,13 @@ def _build_limit_option(help_text: str) -> Option:
 def add_key(
     name: Name,
     keys_file: KeysFile = None,
-    role: Annotated[str, Option(help="`user` or `admin`.")] = "user",
+    role: Annotated[
+        str,
+        Option(
+            help="`user`, `admin`, or `metrics` for a Prometheus: it may only read /metrics, with "
+            "the series of all keys."
+        ),
+    ] = "user",
     model: Annotated[
         tuple[str, ...],
         Option(
@@ -101,8 +108,8 @@ def add_key(
 ) -> None:
     """Add a key, and print it. It is not stored, so it cannot be shown again."""
     key = _read_or_generate(from_stdin=from_stdin)
-    if role not in ("user", "admin"):
-        raise SettingsError(f"--role: must be user or admin, not {role!r}")
+    if role not in ROLES:
+        raise SettingsError(f"--role: must be one of {', '.join(ROLES)}, not {role!r}")
     models = _split_patterns(model)
     now = _now()
     end = None if expires is None else parse_expiry(expires, now)
@@ -113,7 +120,7 @@ def add_key(
         tenants[name] = Tenant(
             id=generate_id(),
             secrets=(KeyHash(hash_key(key), end),),
-            role=role,
+            role=cast("Role", role),
             models=models,
             requests_per_minute=requests_per_minute,
             tokens_per_minute=tokens_per_minute,

@@ -46,12 +46,14 @@ class Caller(Struct, frozen=True):
     owner: separates store records and cache salts: the id of a named key, or a digest
         of an unnamed key, which does not reveal it; empty without keys.
     is_admin: whether the key is an administrator's.
+    is_monitor: whether the key may only read the metrics.
     is_background: no client waits for the response, so the request has the lowest
         priority.
     """
 
     owner: str = ""
     is_admin: bool = False
+    is_monitor: bool = False
     is_background: bool = False
 
 
@@ -112,7 +114,9 @@ class Keyring:
         self._tenants = {tenant.id: (name, tenant) for name, tenant in tenants.items()}
         self._named = {
             key.sha256: _NamedKey(
-                Caller(tenant.id, tenant.role == "admin"), key.expires, tenant.disabled
+                Caller(tenant.id, tenant.role == "admin", tenant.role == "metrics"),
+                key.expires,
+                tenant.disabled,
             )
             for tenant in tenants.values()
             for key in tenant.secrets
@@ -194,6 +198,8 @@ class Keyring:
             raise AuthenticationError(
                 "`Authorization` and `x-api-key` carry the keys of two different owners."
             )
+        if known_callers[0].is_monitor:
+            raise PermissionDenied("This key has the role `metrics`: it may only read /metrics.")
         if access is Access.ADMIN and not known_callers[0].is_admin:
             raise PermissionDenied("This route needs an administrator's key.")
         return known_callers[0]

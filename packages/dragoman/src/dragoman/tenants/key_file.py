@@ -27,6 +27,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+Role = Literal["user", "admin", "metrics"]
 PREFIX = "sk-dragoman-"
 MAX_KEYS = 10_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -59,6 +60,7 @@ class Tenant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     unlimited.
 
     id: owner of the tenant's stored objects; derived from the name if absent.
+    role: `metrics` may only read the metrics, those of all keys.
     secrets: hashes of the valid keys.
     models: names of allowed models, or patterns such as `qwen*`; empty for all.
     weight: share of a busy engine, relative to other keys.
@@ -67,7 +69,7 @@ class Tenant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
     id: str = ""
     secrets: tuple[KeyHash, ...] = ()
-    role: Literal["user", "admin"] = "user"
+    role: Role = "user"
     models: tuple[str, ...] = ()
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None

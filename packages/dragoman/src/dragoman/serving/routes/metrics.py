@@ -179,8 +179,8 @@ def build_metrics_handler(
     key_metrics: KeyMetrics,
     exchange: MetricsExchange | None = None,
 ) -> Handler:
-    """Build the handler of `/metrics`; the Accept header chooses the format. Only
-    administrators see the metrics that name keys.
+    """Build the handler of `/metrics`; the Accept header chooses the format. The
+    metrics that name keys are for administrators and keys of the role `metrics`.
     """
     # `auto_describe` would run each collector when it is registered.
     registry = CollectorRegistry(auto_describe=False)
@@ -208,7 +208,9 @@ def build_metrics_handler(
             with suppress(ConnectionError):
                 merged_registry = build_registry(await exchange.merge())
         # The names of keys, and what they run, are not for strangers.
-        if not (http.caller.is_admin or http.service.tenancy.keyring.is_open):
+        caller = http.caller
+        sees_keys = caller.is_admin or caller.is_monitor or http.service.tenancy.keyring.is_open
+        if not sees_keys:
             public_registry = CollectorRegistry(auto_describe=False)
             public_registry.register(PublicMetrics(merged_registry))
             merged_registry = public_registry
