@@ -30,6 +30,7 @@ PACKAGES: Mapping[str, str] = {
     "record": "dragoman",
     "replay": "dragoman",
     "keys": "dragoman",
+    "store": "dragoman",
     "check": "dragoman-check",
     "bench": "dragoman-check",
     "simulate": "dragoman-sim",

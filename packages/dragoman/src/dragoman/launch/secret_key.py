@@ -25,20 +25,22 @@ def load_secret_key(settings: Settings, environment: Mapping[str, str]) -> bytes
     """
     if settings.secret_key is not None:
         return settings.secret_key.encode()
-    kind, _, path = settings.store.partition(":")
     # If the store does not outlive the process, the key need not either.
-    if kind in ("memory", "none"):
+    if settings.store.partition(":")[0] in ("memory", "none"):
         return None
-    file = (
-        Path(f"{path}.key")
-        if kind == "sqlite" and path
-        else state_directory(environment) / "secret.key"
-    )
     try:
-        return load_or_create_key(file)
+        return load_or_create_key(find_key_file(settings.store, environment))
     except (OSError, ValueError) as error:
         log.warning("reasoning held by clients will be unreadable after a restart: %s", error)
         return None
+
+
+def find_key_file(store: str, environment: Mapping[str, str]) -> Path:
+    """Return the file of the generated key. store: the setting."""
+    kind, _, path = store.partition(":")
+    if kind == "sqlite" and path:
+        return Path(f"{path}.key")
+    return state_directory(environment) / "secret.key"
 
 
 KEY_BYTES = 32
