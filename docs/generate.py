@@ -21,6 +21,7 @@ from click.testing import CliRunner
 from examples import DIALECTS, REFUSES, body
 from msgspec.structs import replace
 
+from dragoman.commands.foreign_flags import ASK_FLAGS, SERVE_FLAGS
 from dragoman.core.capabilities import Capabilities, Feature
 from dragoman.core.errors import ContextTooLong, DragomanError, MethodNotAllowed, RequestError
 from dragoman.core.request import GenerationLimits, SamplingOptions
@@ -52,7 +53,8 @@ from dragoman.settings import FIELDS, SettingField, Settings, format_flag
 from dragoman.settings.fields import SUPPORTED_BY
 from dragoman_check.areas import AREAS, CHECKS
 from dragoman_check.check_catalog import Check
-from dragoman_cli import CommandLine
+from dragoman_check.commands.bench_flags import BENCH_FLAGS
+from dragoman_cli import CommandLine, ForeignFlag
 from dragoman_sim.vllm_flags import list_explained_flags
 
 DOCS = Path(__file__).parent
@@ -400,6 +402,29 @@ def vllm_flags() -> Iterable[str]:
         yield f"| {flags} | {reason} |"
 
 
+def serve_flags() -> Iterable[str]:
+    """Flags of other servers, and what to use instead in `dragoman serve`."""
+    return _foreign_flags(SERVE_FLAGS)
+
+
+def ask_flags() -> Iterable[str]:
+    """The same for `dragoman run` and `chat`."""
+    return _foreign_flags(ASK_FLAGS)
+
+
+def bench_flags() -> Iterable[str]:
+    """The same for `dragoman bench`."""
+    return _foreign_flags(BENCH_FLAGS)
+
+
+def _foreign_flags(flags: Iterable[ForeignFlag]) -> Iterable[str]:
+    yield "| flags | of | what to do here |"
+    yield "| --- | --- | --- |"
+    for flag in flags:
+        names = ", ".join(f"`{name}`" for name in flag.names)
+        yield f"| {names} | {flag.programs} | {_cell(flag.advice)} |"
+
+
 def check_rules() -> Iterable[str]:
     """The rules of `dragoman check`; one that holds in several areas is one row."""
     rows: dict[tuple[str, str], list[Check]] = {}
@@ -459,6 +484,9 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "architectures": architectures,
     "check_areas": check_areas,
     "vllm_flags": vllm_flags,
+    "serve_flags": serve_flags,
+    "ask_flags": ask_flags,
+    "bench_flags": bench_flags,
     "check_rules": check_rules,
     "cli": cli,
     "errors": errors,

@@ -7,6 +7,7 @@ imported.
 """
 
 from .command import Command, CommandArgument, CommandOption, build_command, build_group
+from .foreign_flags import ForeignFlag, explain_foreign_flag, list_flags
 from .main import CommandLine
 from .options import Argument, Option
 from .output import (
@@ -25,10 +26,13 @@ __all__ = [
     "CommandArgument",
     "CommandLine",
     "CommandOption",
+    "ForeignFlag",
     "OnProgress",
     "Option",
     "build_command",
     "build_group",
+    "explain_foreign_flag",
+    "list_flags",
     "print_error",
     "print_text",
     "print_warning",

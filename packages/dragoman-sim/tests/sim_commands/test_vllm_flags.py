@@ -70,7 +70,7 @@ def test_unsupported_vllm_flag_is_rejected_with_reason(
 
 def test_unknown_flag_prints_click_error() -> None:
     for arguments in (
-        ("serve", "tiny", "--swap-space", "4"),
+        ("serve", "tiny", "--no-such-thing", "4"),
         ("simulate", "poisson", "--no-such-thing"),
     ):
         error = get_error(*arguments)

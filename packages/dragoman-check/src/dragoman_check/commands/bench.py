@@ -23,6 +23,7 @@ from dragoman_cli import (
     show_progress,
 )
 
+from .bench_flags import explain_bench_flag
 from .server_options import build_api_key_option, build_extra_body_option
 from .workload import WORKLOAD_GROUP, WorkloadOptions, build_slo_option, load_workload, read_slo
 
@@ -211,4 +212,5 @@ COMMAND = build_command(
     _run_bench,
     help=HELP,
     short_help="Measure the latencies of a server under a load.",
+    explain_option=explain_bench_flag,
 )

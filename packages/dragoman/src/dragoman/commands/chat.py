@@ -19,6 +19,7 @@ from .answer_printer import AnswerPrinter
 from .api_client import ApiError
 from .client_options import RequestOptions
 from .errors import COMMAND_ERRORS
+from .foreign_flags import explain_ask_flag
 from .run import read_json
 from .server_connection import Connection, connect
 
@@ -233,4 +234,11 @@ class ChatSession:
         return printer
 
 
-COMMAND = build_command("chat", ChatOptions, _chat, help=HELP, errors=COMMAND_ERRORS)
+COMMAND = build_command(
+    "chat",
+    ChatOptions,
+    _chat,
+    help=HELP,
+    errors=COMMAND_ERRORS,
+    explain_option=explain_ask_flag,
+)

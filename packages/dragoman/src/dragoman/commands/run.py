@@ -16,6 +16,7 @@ from .answer_printer import AnswerPrinter
 from .api_client import ApiError
 from .client_options import RequestOptions
 from .errors import COMMAND_ERRORS
+from .foreign_flags import explain_ask_flag
 from .server_connection import connect
 
 HELP = """Print one answer of a model.
@@ -103,4 +104,11 @@ def read_json(path: str) -> Any:  # noqa: ANN401 - any JSON
         raise ValueError(f"{path}: {error}") from error
 
 
-COMMAND = build_command("run", RunOptions, _run, help=HELP, errors=COMMAND_ERRORS)
+COMMAND = build_command(
+    "run",
+    RunOptions,
+    _run,
+    help=HELP,
+    errors=COMMAND_ERRORS,
+    explain_option=explain_ask_flag,
+)

@@ -26,8 +26,8 @@ Arguments: the settings, a function that prints a line, and one that reads the s
 
 FOREIGN_FLAGS = "dragoman.foreign_flags"
 """The entry point group in which a package explains flags of other servers that its
-engine does not have. The name is the engine's, the object an `ExplainOption` of
-`dragoman_cli`.
+engine does not have, before `foreign_flags` does. The name is the engine's, the object
+an `ExplainOption` of `dragoman_cli`.
 """
 
 EPILOG = (
@@ -146,12 +146,16 @@ def _build_help(field: SettingField) -> str:
 def _explain_option(
     command: str, arguments: Sequence[str], own_flags: frozenset[str]
 ) -> str | None:
-    """Let the package of MODEL's engine explain an unknown option."""
+    """Explain an unknown option: first by the package of MODEL's engine."""
     engines = {argument.partition(":")[0] for argument in arguments}
     for point in find_entry_points(FOREIGN_FLAGS):
         if point.name in engines:
-            return point.load()(command, arguments, own_flags)
-    return None
+            explanation: str | None = point.load()(command, arguments, own_flags)
+            if explanation is not None:
+                return explanation
+    from .foreign_flags import explain_serve_flag  # noqa: PLC0415 - only after a mistake
+
+    return explain_serve_flag(command, arguments, own_flags)
 
 
 COMMAND = build_serve_command(run_server, os.environ)
