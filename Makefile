@@ -16,6 +16,7 @@
 #   make dist            dist/: wheels and source archives of all packages (installs twine)
 #   make changelog       what the next release's section of CHANGELOG.md will be
 #   make sbom            dist/dragoman.cdx.json: the bill of materials, as CycloneDX
+#   make audit           the locks against the current advisories of PyPI (needs the network)
 #   make lock [LOCK_ARGS=--upgrade]    update the lock files (needs uv)
 #   make clean           remove build outputs and caches
 #
@@ -65,7 +66,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help serve test test-long test-engines test-vllm test-ray test-clients check docs bench \
-	soak coverage dist changelog sbom lock clean
+	soak coverage dist changelog sbom audit lock clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -134,6 +135,14 @@ sbom:
 	@$(PYTHON) requirements/sbom.py requirements/serve.lock > dist/dragoman.cdx.json
 	@echo dist/dragoman.cdx.json
 
+# --strict: a package that could not be looked up is not one without advisories.
+audit: $(VENV)/.audit
+	@for lock in serve image check docs release build audit; do \
+		echo "requirements/$$lock.lock"; \
+		$(VENV)/audit/bin/pip-audit --strict --disable-pip --require-hashes \
+			--progress-spinner off -r requirements/$$lock.lock || exit 1; \
+	done
+
 lock:
 	$(COMPILE) $(PACKAGES) requirements/build.in $(TESTED) --group test --group check \
 		-o requirements/check.lock
@@ -144,6 +153,7 @@ lock:
 	$(COMPILE) $(PACKAGES) $(IMAGE) -c requirements/check.lock -o requirements/image.lock
 	$(COMPILE) --group docs -c requirements/check.lock -o requirements/docs.lock
 	$(COMPILE) --group release -c requirements/check.lock -o requirements/release.lock
+	$(COMPILE) --group audit -o requirements/audit.lock
 
 clean:
 	rm -rf build dist .coverage .pytest_cache .ruff_cache .hypothesis .import_linter_cache
@@ -170,10 +180,10 @@ $(VENV)/.docs: requirements/docs.lock $(VENV)/.test
 	@sh requirements/pip_install.sh $(BIN)/python --require-hashes -r $<
 	@touch $@
 
-# Of its own, as nothing of the project is imported.
-$(VENV)/.release: requirements/release.lock $(VENV)/.made
-	@sh requirements/make_venv.sh $(BIN)/python $(VENV)/release
-	@sh requirements/pip_install.sh $(VENV)/release/bin/python --require-hashes -r $<
+# Of their own, as nothing of the project is imported.
+$(VENV)/.release $(VENV)/.audit: $(VENV)/.%: requirements/%.lock $(VENV)/.made
+	@sh requirements/make_venv.sh $(BIN)/python $(VENV)/$*
+	@sh requirements/pip_install.sh $(VENV)/$*/bin/python --require-hashes -r $<
 	@touch $@
 
 define INSTALL

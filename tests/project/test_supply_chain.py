@@ -59,6 +59,30 @@ def test_advisory_list_covers_locked_packages():
     assert affecting("h11", "0.16.0") == []
 
 
+def test_audit_asks_for_every_lock_and_fails_if_it_cannot() -> None:
+    command = subprocess.run(
+        ["make", "--dry-run", "audit"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    found = re.search(r"for lock in (.*); do", command)
+    assert found is not None
+    locks = {lock.stem for lock in (ROOT / "requirements").glob("*.lock")}
+    # `check` has the packages of `test` in the same versions.
+    assert {*found[1].split(), "test"} == locks
+    assert pins(LOCKS["test"]).items() <= pins(LOCKS["check"]).items()
+    # Without it, a package that PyPI does not find counts as one without advisories.
+    assert "--strict" in command
+    nightly = (ROOT / ".github/workflows/nightly.yml").read_text()
+    assert "run: make audit" in nightly
+
+
+def test_published_image_names_base_by_digest() -> None:
+    text = (ROOT / ".github/workflows/image.yml").read_text()
+    assert "build-args: BASE=${{ steps.base.outputs.image }}" in text
+    assert 'echo "image=$BASE@$digest"' in text
+    stages = re.findall(r"^FROM (\S+)", (ROOT / "deploy/docker/Dockerfile").read_text(), re.M)
+    assert stages == ["${BASE}", "${BASE}"]
+
+
 def write_sbom(lock: Path) -> bytes:
     command = [sys.executable, str(ROOT / "requirements/sbom.py"), str(lock)]
     return subprocess.run(command, check=True, capture_output=True).stdout
