@@ -223,7 +223,7 @@ def test_proxy_passes_streams_and_websockets_but_not_metrics(name: str, tmp_path
 
 
 @programs
-def test_proxy_replaces_address_that_client_claims(name: str, tmp_path: Path) -> None:
+def test_proxy_replaces_address_claimed_by_client(name: str, tmp_path: Path) -> None:
     async def show(request: Request) -> JSONResponse:
         return JSONResponse(dict(request.headers))
 

@@ -21,7 +21,7 @@ from dragoman_cli import Command, CommandLine
         ("--ignore-eos", """'{"ignore_eos": VALUE}'"""),
     ],
 )
-def test_bench_flag_of_vllm_says_what_to_use(flag: str, advice: str) -> None:
+def test_bench_flag_of_vllm_names_counterpart(flag: str, advice: str) -> None:
     result = call("bench", "http://127.0.0.1:9/v1", flag, "1")
     assert result.exit_code == 2
     assert advice in " ".join(result.stderr.split())

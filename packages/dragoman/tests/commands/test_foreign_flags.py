@@ -53,7 +53,7 @@ def read_error(*arguments: str) -> str:
     ("command", "arguments", "advice"),
     [(name, *sample) for name, samples in SAMPLES.items() for sample in samples],
 )
-def test_foreign_flag_error_says_what_to_use(
+def test_foreign_flag_error_names_counterpart(
     command: str, arguments: Sequence[str], advice: str
 ) -> None:
     error = read_error(command, *arguments)

@@ -115,7 +115,7 @@ def test_store_stats_lists_kinds() -> None:
         ("sqlite:absent/store.db", "There is no store at absent/store.db"),
     ],
 )
-def test_store_commands_say_what_to_use_instead(command: str, store: str, advice: str) -> None:
+def test_store_commands_name_counterpart_of_store(command: str, store: str, advice: str) -> None:
     target = ["new"] if command == "backup" else []
     result = call(command, *target, "--store", store)
     assert (result.exit_code, advice in result.stderr) == (2, True)

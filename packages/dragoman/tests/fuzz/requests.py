@@ -266,7 +266,7 @@ POSTS: dict[str, Body] = {
     "/v1/batches/{batch}/cancel": _nothing,
     "/abort_request": _any_of({"rid": "x"}, {"abort_all": True}),
     "/abort_requests": _any_of({}, {"request_ids": ["x"]}),
-    "/dragoman/keys/reload": _nothing,
+    "/dragoman/reload_keys": _nothing,
     "/dragoman/reply": _any_of({"text": "hi"}, [{"say": "hi"}], "hi"),
     "/dragoman/faults": _any_of([], {}, [{"kind": "error", "rate": 0}]),
     "/dragoman/listener": _any_of({"port": 1, "state": "refuse"}, []),

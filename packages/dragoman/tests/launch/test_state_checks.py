@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -56,12 +56,13 @@ def test_wrong_path_is_rejected_before_model_loads(
 def test_create_app_rejects_wrong_state_before_model_loads(
     name: str, options: dict[str, str], tmp_path: Path
 ) -> None:
-    broken = break_option(options, name, tmp_path)
+    settings: dict[str, Any] = break_option(options, name, tmp_path)
+    del settings["model"]
     if name != "keys_file":
         # What is not opened before the lifespan is checked for its form only.
-        broken[name] = "unknown:x"
+        settings[name] = "unknown:x"
     with pytest.raises(SettingsError, match=name.replace("_", "-")):
-        create_app(**{**broken, "model": str(tmp_path / "missing-model")})
+        create_app(str(tmp_path / "missing-model"), **settings)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")

@@ -254,7 +254,7 @@ async def serving(
 
         async def post(key: str = "admin") -> tuple[int, Any]:
             headers = {"authorization": f"Bearer {key}"}
-            response = await client.post("/dragoman/keys/reload", headers=headers)
+            response = await client.post("/dragoman/reload_keys", headers=headers)
             return response.status_code, response.json()
 
         yield post

@@ -415,8 +415,8 @@ def test_revoked_key_ends_beside_stopped_worker(tmp_path: Path) -> None:
 def test_changed_keys_file_reaches_all_workers_unsignalled(tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     tenants = {
-        name: Tenant(secrets=(KeyHash(hash_key(f"sk-{name}")),), role=role)
-        for name, role in (("a", "user"), ("root", "admin"))
+        "a": Tenant(secrets=(KeyHash(hash_key("sk-a")),)),
+        "root": Tenant(secrets=(KeyHash(hash_key("sk-root")),), role="admin"),
     }
     edit_key_file(keys, lambda found: found.update(tenants))
     user = {"authorization": "Bearer sk-a"}
@@ -427,11 +427,11 @@ def test_changed_keys_file_reaches_all_workers_unsignalled(tmp_path: Path) -> No
             assert running.get("/v1/models", headers=user)[0] == 401
         edit_key_file(keys, lambda found: found.update(tenants))
         root = {"authorization": "Bearer sk-root"}
-        assert running.post("/dragoman/keys/reload", {}, root) == (200, b'{"processes":2}')
+        assert running.post("/dragoman/reload_keys", {}, root) == (200, b'{"processes":2}')
         for _ in range(20):
             assert running.get("/v1/models", headers=user)[0] == 200
         keys.write_text("keys: [")
-        status, body = running.post("/dragoman/keys/reload", {}, root)
+        status, body = running.post("/dragoman/reload_keys", {}, root)
         assert (status, b"invalid_keys_file" in body) == (409, True)
         assert running.stop() == 0
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ...serving.key_reloader import KeysReport
 
-Answer = Callable[[KeysReport], None]
+OnReport = Callable[[KeysReport], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -23,7 +23,7 @@ class _Round:
 
     number: int
     missing: set[int]
-    answer: Answer
+    answer: OnReport
     processes: int = 0
     problem: str | None = None
     late: list[str] = field(default_factory=list[str])
@@ -37,7 +37,7 @@ class KeyRounds:
     """Number of the latest request to the workers."""
     _rounds: list[_Round] = field(default_factory=list[_Round])
 
-    def start(self, workers: Iterable[int], answer: Answer) -> None:
+    def start(self, workers: Iterable[int], answer: OnReport) -> None:
         """Wait for the answers to the latest request. answer: called with the result."""
         self._rounds.append(_Round(self.latest, set(workers), answer))
         self._finish()

@@ -122,7 +122,7 @@ class ReadKeys(WorkerCommand, frozen=True, tag=True):
     number: int
 
 
-class KeysReloaded(WorkerCommand, frozen=True, tag=True):
+class KeysReply(WorkerCommand, frozen=True, tag=True):
     """The reply to a KeysRequest. id: the number of the request."""
 
     id: int
@@ -160,7 +160,7 @@ AnyReport = (
     | MergeRequest
     | MetricsReport
 )
-AnyCommand = Stop | ReadKeys | KeysReloaded | Reload | CollectMetrics | MergedMetrics
+AnyCommand = Stop | ReadKeys | KeysReply | Reload | CollectMetrics | MergedMetrics
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_report = msgspec.msgpack.Decoder(AnyReport).decode

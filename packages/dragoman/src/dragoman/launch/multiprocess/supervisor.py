@@ -49,7 +49,7 @@ from .messages import (
     EngineChanged,
     EngineReady,
     KeysRead,
-    KeysReloaded,
+    KeysReply,
     KeysRequest,
     MergedMetrics,
     MergeRequest,
@@ -728,7 +728,7 @@ def _send_merged(channel: WorkerChannel, id: int, families: Sequence[MetricFamil
 
 
 def _send_keys_report(channel: WorkerChannel, id: int, report: KeysReport) -> None:
-    channel.send(KeysReloaded(id, report))
+    channel.send(KeysReply(id, report))
 
 
 def _wake(_signal: int, _frame: FrameType | None) -> None:

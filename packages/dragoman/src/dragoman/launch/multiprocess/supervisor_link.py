@@ -17,7 +17,7 @@ from .messages import (
     Alive,
     AnyCommand,
     CollectMetrics,
-    KeysReloaded,
+    KeysReply,
     KeysRequest,
     MergedMetrics,
     MergeRequest,
@@ -90,7 +90,7 @@ class SupervisorLink(Notifier):
                         # collected the metrics.
                         if waiting is not None and not waiting.done():
                             waiting.set_result(families)
-                    case KeysReloaded(id, report):
+                    case KeysReply(id, report):
                         reloading = self._key_requests.get(id)
                         if reloading is not None and not reloading.done():
                             reloading.set_result(report)

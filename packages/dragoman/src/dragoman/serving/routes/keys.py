@@ -42,7 +42,7 @@ def build_routes(keys: KeyReloader | None, exchange: KeysExchange | None) -> Seq
     routes = RouteGroup("Administration", OPENAI, Access.ADMIN)
     routes.add(
         "POST",
-        "/dragoman/keys/reload",
+        "/dragoman/reload_keys",
         handler,
         "Read the file of API keys again",
         response(KeysReloaded),
