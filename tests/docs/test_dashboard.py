@@ -29,8 +29,8 @@ from dragoman.tenants.sqlite_limits import SqliteLimits
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 FUNCTIONS = frozenset(
-    {"histogram_quantile", "sum", "by", "rate", "increase", "max", "and", "deriv", "changes"}
-    | {"label_values", "model_name", "up"}
+    {"histogram_quantile", "sum", "by", "rate", "increase", "max", "and", "changes", "absent"}
+    | {"label_values", "model_name", "job", "up"}
 )
 """Keywords and functions of PromQL; `up` is a metric of Prometheus itself."""
 
@@ -101,7 +101,7 @@ def list_queries() -> list[str]:
 
 
 def find_metrics(query: str) -> set[str]:
-    without_labels = re.sub(r"\{[^}]*\}|\[[^\]]*\]|by \([^)]*\)", " ", query)
+    without_labels = re.sub(r"\{[^}]*\}|\[[^\]]*\]|by \([^)]*\)|offset \w+", " ", query)
     return set(re.findall(r"[a-zA-Z_:][\w:]*", without_labels)) - FUNCTIONS
 
 
