@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from dragoman.engines.scripted import ScriptedEngine
 from dragoman.pipeline.engine_backends import EventBackend
 from dragoman.pipeline.model_registry import Models
 from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving import key_reloader
 from dragoman.serving.app import build_asgi_app
 from dragoman.serving.auth import Access, Keyring
 from dragoman.serving.key_reloader import KeyReloader, KeysExchange, KeysReport
@@ -306,3 +308,39 @@ async def test_reload_route_reports_other_processes(
         assert body == {"processes": 3}
     else:
         assert all(word in body["error"]["message"] for word in words)
+
+
+async def test_watch_continues_after_unexpected_error(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_reloader, "POLL_INTERVAL", 0.0)
+    keyring = BrokenKeyring(tenants=load_key_file(path))
+    reloader = KeyReloader(path, keyring)
+    await reloader.open()
+    try:
+        await wait_until(lambda: "could not be checked" in caplog.text)
+        keyring.is_broken = False
+        write_keys(path, "b")
+        await wait_until(lambda: list_accepted(keyring) == ["b"])
+    finally:
+        await reloader.close()
+
+
+class BrokenKeyring(Keyring):
+    """A keyring that fails until it is repaired."""
+
+    is_broken = True
+
+    @property
+    def named_tenants(self) -> Mapping[str, Tenant]:
+        if self.is_broken:
+            raise RuntimeError("broken")
+        return super().named_tenants
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    for _ in range(10**5):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it has not happened")

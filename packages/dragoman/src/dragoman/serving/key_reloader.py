@@ -147,7 +147,11 @@ class KeyReloader:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(POLL_INTERVAL)
-            await self.poll()
+            try:
+                await self.poll()
+            except Exception:
+                # A watch that ended would let revoked keys in, and nothing would tell.
+                log.exception("the keys file could not be checked for changes")
 
     async def _read(self, path: Path) -> _FileState:
         return await asyncio.get_running_loop().run_in_executor(self._executor, _read_state, path)
