@@ -10,7 +10,7 @@ from tests.serving.background_server import run_background_server
 from tests.serving.harness import FixedClock, build_server
 
 from dragoman.serving.serving_options import ServingOptions
-from dragoman.store import MemoryStore
+from dragoman.store import Bounds, MemoryStore
 
 CONTENT = b'{"custom_id": "a"}\n' * 100_000
 
@@ -86,6 +86,22 @@ async def test_file_expires_after_sets_expires_at():
             await server.openai().files.create(
                 file=b"x", purpose="batch", expires_after={"anchor": "created_at", "seconds": 5}
             )
+
+
+async def test_files_of_one_key_leave_share_of_other():
+    store = MemoryStore(Bounds(nbytes=20_000_000), now=FixedClock().now)
+    options = ServingOptions(api_key=("a", "b"))
+    async with run_background_server(store=store, options=options) as server:
+        flood = server.openai("b")
+        n_stored = 0
+        with pytest.raises(openai.APIStatusError, match="space for") as refused:
+            while n_stored < 10:
+                await flood.files.create(file=b"x" * 3_000_000, purpose="user_data")
+                n_stored += 1
+        assert (refused.value.status_code, n_stored) == (413, 2)
+        # Half of the bytes are for files, and half of these are shared out: 2.5 MB each.
+        for _ in range(2):
+            await server.openai("a").files.create(file=b"x" * 1_200_000, purpose="user_data")
 
 
 @pytest.mark.parametrize("seconds", ["000000003600" + "9" * 9, "000000003600" + "0" * 5000, "٣٦٠٠"])

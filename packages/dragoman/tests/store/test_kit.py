@@ -432,6 +432,53 @@ async def test_pinned_record_exceeding_byte_limit_rejected(storage: Storage):
         await put(store, "b", b"x" * 500, pinned=True)
 
 
+@pytest.mark.parametrize(
+    "bounds", [Bounds(records=20), Bounds(nbytes=2000)], ids=["records", "bytes"]
+)
+async def test_clean_evicts_owner_with_most(storage: Storage, bounds: Bounds):
+    async with storage.open(bounds) as store:
+        for number in range(5):
+            storage.clock.time += 1
+            await store.commit(Put(key(f"r{number}", owner="small"), 0, b"x" * 100))
+        for number in range(80):
+            storage.clock.time += 1
+            await store.commit(Put(key(f"r{number:02}", owner="flood"), 0, b"x" * 100))
+        while await store.clean(7):
+            pass
+        assert len(await store.load_page("small", "response", limit=99)) == 5
+        left = await store.load_page("flood", "response", limit=99)
+        assert [record.key.id for record in left] == [f"r{number}" for number in range(79, 64, -1)]
+
+
+async def test_clean_evicts_equal_owners_in_turn(storage: Storage):
+    async with storage.open(Bounds(records=6)) as store:
+        for owner in ("a", "b", "c"):
+            for number in range(4):
+                storage.clock.time += 1
+                await store.commit(Put(key(f"r{number}", owner=owner), 0, b""))
+        assert await store.clean() == 6
+        for owner in ("a", "b", "c"):
+            left = await store.load_page(owner, "response")
+            assert [record.key.id for record in left] == ["r3", "r2"]
+
+
+async def test_pinned_records_leave_share_of_each_owner(storage: Storage):
+    async with storage.open(Bounds(nbytes=2000)) as store:
+        store.share(lambda: ["a", "b"])
+        # Half of the bytes are for pinned records, and a quarter of that is a's.
+        await store.commit(Put(key("r", owner="b"), 0, b"x" * 750, pinned=True))
+        for change in (
+            Put(key("s", owner="b"), 0, b"x", pinned=True),
+            Append(key("r", owner="b"), "items", (Item(b"x"),)),
+            Replace(key("r", owner="b"), "", b"x" * 751),
+        ):
+            with pytest.raises(StoreFull):
+                await store.commit(change)
+        await store.commit(Put(key("r", owner="a"), 0, b"x" * 250, pinned=True))
+        with pytest.raises(StoreFull, match="space for 250 bytes"):
+            await store.commit(Put(key("s", owner="a"), 0, b"x", pinned=True))
+
+
 async def test_list_abandoned_excludes_live_run(storage: Storage):
     async with storage.open() as store:
         await put(store, "a", run=store.run)

@@ -81,6 +81,8 @@ class StorePair(RuleBasedStateMachine):
     @initialize()
     def open(self) -> None:
         self.store = type(self).durable(next(self.numbers), self.clock)
+        for store in (self.model, self.store):
+            store.share(lambda: ["me", "you"])
         self.run(self.store.open())
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:

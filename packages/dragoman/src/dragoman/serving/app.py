@@ -224,8 +224,12 @@ def build_asgi_app(
     options = options or ServingOptions()
     clock = clock or SystemClock()
     keyring = Keyring(options.api_key, options.admin_api_key, tenants, now=clock.now)
+    background = None
+    if store is not None:
+        store.share(lambda: keyring.owners)
+        background = BackgroundRuns(store, options.max_background, lambda: keyring.owners)
     features = Features(
-        background=None if store is None else BackgroundRuns(store, options.max_background),
+        background=background,
         recent_prompts=RecentPrompts() if options.explain else None,
         port_controller=port_controller,
         puller=puller,

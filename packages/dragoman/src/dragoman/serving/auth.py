@@ -112,6 +112,7 @@ class Keyring:
     def replace_tenants(self, tenants: Mapping[str, Tenant]) -> None:
         """Accept these named keys from now on, and no others."""
         self._tenants = {tenant.id: (name, tenant) for name, tenant in tenants.items()}
+        self.owners = frozenset((*self._unnamed_owners, *self._tenants))
         self._named = {
             key.sha256: _NamedKey(
                 Caller(tenant.id, tenant.role == "admin", tenant.role == "metrics"),
@@ -129,7 +130,7 @@ class Keyring:
 
     @property
     def n_owners(self) -> int:
-        return len(self._unnamed_owners) + len(self._tenants)
+        return len(self.owners)
 
     def find_tenant(self, owner: str) -> Tenant | None:
         """Return the owner's tenant; None for an unnamed key. Raises

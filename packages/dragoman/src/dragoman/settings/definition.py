@@ -434,7 +434,8 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
         int,
         Option(
             "Store",
-            "Maximum number of stored objects; the least recently used are evicted first.",
+            "Maximum number of stored objects; the least recently used of the API key with the "
+            "most are evicted first.",
             minimum=1,
             allows_size_suffix=True,
         ),

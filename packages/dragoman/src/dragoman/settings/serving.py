@@ -192,7 +192,8 @@ class ServingSettings(Struct, frozen=True, kw_only=True):
         int,
         Option(
             "Store",
-            "Maximum number of background responses; beyond it requests get 429 with Retry-After.",
+            "Maximum number of background responses, shared between API keys; beyond it requests "
+            "get 429 with Retry-After.",
             minimum=0,
         ),
     ] = 64

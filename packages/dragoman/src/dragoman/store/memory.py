@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -16,6 +16,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from .deletion_clock import DeletionClock
+from .eviction import Evictions, OwnerUse
 from .protocol import (
     Append,
     Bounds,
@@ -30,6 +31,7 @@ from .protocol import (
     Replace,
     SeriesEntry,
     StoreFull,
+    check_pinned_bytes,
     is_storable,
 )
 
@@ -73,19 +75,26 @@ class MemoryStore:
         self._deletion_clock = DeletionClock(now, monotonic or now)
         self._records: OrderedDict[Key, _StoredRecord] = OrderedDict()
         """Records, least recently used first."""
-        self._nbytes = self._pinned_bytes = self._last_position = 0
+        self._nbytes = self._last_position = 0
+        self._pinned_bytes: Counter[str] = Counter()
+        """Bytes of the pinned records of each owner."""
+        self._list_owners: Callable[[], Collection[str]] = tuple
         self._run = "run_" + secrets.token_hex(16)
 
     @property
     def run(self) -> str:
         return self._run
 
+    def share(self, list_owners: Callable[[], Collection[str]]) -> None:
+        self._list_owners = list_owners
+
     async def open(self) -> None:
         """Does nothing: memory needs no opening."""
 
     async def close(self) -> None:
         self._records.clear()
-        self._nbytes = self._pinned_bytes = 0
+        self._nbytes = 0
+        self._pinned_bytes.clear()
 
     async def commit(self, *changes: Change) -> None:
         undo: list[Undo] = []
@@ -203,20 +212,29 @@ class MemoryStore:
         ]
         for key in removed:
             self._drop(key)
-        for key in (
-            [key for key, stored in self._records.items() if _is_evictable(stored)]
-            if self._exceeds_bounds
-            else ()
-        ):
-            if len(removed) >= limit or not self._exceeds_bounds:
-                break
-            self._drop(key)
-            removed.append(key)
+        if len(self._records) > self._bounds.records or self._nbytes > self._bounds.nbytes:
+            removed += self._evict(limit - len(removed))
         return len(removed)
 
-    @property
-    def _exceeds_bounds(self) -> bool:
-        return len(self._records) > self._bounds.records or self._nbytes > self._bounds.nbytes
+    def _evict(self, limit: int) -> list[Key]:
+        oldest: dict[str, deque[_StoredRecord]] = {}
+        for key, stored in self._records.items():
+            if _is_evictable(stored):
+                oldest.setdefault(key.owner, deque()).append(stored)
+        evictions = Evictions(
+            (
+                OwnerUse(owner, len(records), sum(stored.nbytes for stored in records))
+                for owner, records in oldest.items()
+            ),
+            len(self._records) - self._bounds.records,
+            self._nbytes - self._bounds.nbytes,
+        )
+        evicted: list[Key] = []
+        while len(evicted) < limit and (owner := evictions.choose_owner()) is not None:
+            stored = self._drop(oldest[owner].popleft().record.key)
+            evictions.count(stored.nbytes)
+            evicted.append(stored.record.key)
+        return evicted
 
     def _put(self, change: Put, undo: list[Undo]) -> None:
         existing = self._records.get(change.key)
@@ -309,23 +327,27 @@ class MemoryStore:
     def _adjust_size(self, stored: _StoredRecord, num_bytes: int) -> None:
         stored.nbytes += num_bytes
         self._nbytes += num_bytes
-        self._pinned_bytes += num_bytes if stored.record.pinned else 0
+        self._count_pinned(stored.record, num_bytes)
+
+    def _count_pinned(self, record: Record, num_bytes: int) -> None:
+        if record.pinned:
+            self._pinned_bytes[record.key.owner] += num_bytes
 
     def _check_pinned_bytes(self, record: Record) -> None:
-        if record.pinned and self._pinned_bytes > self._bounds.nbytes // 2:
-            raise StoreFull(
-                "The store is full; delete files and batches that are no longer needed."
+        if record.pinned:
+            check_pinned_bytes(
+                record.key.owner, self._pinned_bytes, self._bounds, self._list_owners()
             )
 
     def _insert(self, stored: _StoredRecord) -> None:
         self._records[stored.record.key] = stored
         self._nbytes += stored.nbytes
-        self._pinned_bytes += stored.nbytes if stored.record.pinned else 0
+        self._count_pinned(stored.record, stored.nbytes)
 
     def _drop(self, key: Key) -> _StoredRecord:
         stored = self._records.pop(key)
         self._nbytes -= stored.nbytes
-        self._pinned_bytes -= stored.nbytes if stored.record.pinned else 0
+        self._count_pinned(stored.record, -stored.nbytes)
         return stored
 
     def _find_live(self, key: Key) -> _StoredRecord | None:

@@ -123,7 +123,8 @@ class PostgresStore(SqlStore):
 
     async def commit(self, *changes: Change) -> None:
         now = self._now()
-        await self._write(lambda: sql.apply_changes(changes, self._bounds, now))
+        owners = self._list_owners()
+        await self._write(lambda: sql.apply_changes(changes, self._bounds, owners, now))
 
     async def list_abandoned(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
         abandoned: list[Record] = []

@@ -9,11 +9,13 @@ record is indistinguishable from an absent one.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from msgspec import UNSET, Struct, UnsetType
 
 from ..core.errors import BodyTooLarge, EngineError
+from ..core.fair_shares import compute_allowance
 
 UNCLAIMED_RUN = "run_" + 32 * "0"
 """The run of a record that no process works on yet; `Store.list_abandoned` returns such
@@ -203,18 +205,39 @@ class RecordChain(Struct, frozen=True):
 class Bounds(Struct, frozen=True):
     """Limits of a store.
 
-    The least recently used records are evicted first; records that are pinned or have a
-    `run` are not evicted.
+    The least recently used records of the owner that has the most are evicted first;
+    records that are pinned or have a `run` are not evicted.
 
     Attributes:
         records: maximum number of records.
-        nbytes: maximum bytes of all bodies; pinned records may use at most half.
+        nbytes: maximum bytes of all bodies; pinned records may use at most half, of
+            which each owner has a share, see `check_pinned_bytes`.
         ttl: seconds after its last use at which a record expires.
     """
 
     records: int = 100_000
     nbytes: int = 4 * 1024**3
     ttl: float = 30 * 86400.0
+
+
+def check_pinned_bytes(
+    owner: str, used: Mapping[str, int], bounds: Bounds, owners: Collection[str]
+) -> None:
+    """Check the pinned records of an owner, which has just added to them.
+
+    used: bytes of the pinned records of each owner.
+    owners: those that share the limit.
+
+    Raises:
+        StoreFull: all pinned records together exceed their limit, or those of the owner
+            what the shares of the others leave.
+    """
+    allowance = compute_allowance(bounds.nbytes // 2, owner, owners, used)
+    if used.get(owner, 0) > allowance:
+        raise StoreFull(
+            f"The store has space for {max(0, allowance)} bytes of your files and batches; delete "
+            "those that are no longer needed."
+        )
 
 
 class Store(Protocol):
@@ -232,8 +255,14 @@ class Store(Protocol):
         """
         ...
 
+    def share(self, list_owners: Callable[[], Collection[str]]) -> None:
+        """Divide the bytes of pinned records among the owners that are listed when a
+        record grows. Called before `open`, or never: then there are no shares.
+        """
+        ...
+
     async def open(self) -> None:
-        """Open the store. Called once, before any other method."""
+        """Open the store. Called once, before any other method but `share`."""
         ...
 
     async def close(self) -> None:
@@ -246,7 +275,7 @@ class Store(Protocol):
 
         Raises:
             CommitConflict: a change does not fit the stored state.
-            StoreFull: pinned records exceed their limit.
+            StoreFull: pinned records exceed their limit, or the owner's share of it.
         """
         ...
 

@@ -7,11 +7,13 @@ implementation serves a synchronous and an asynchronous driver. Parameters are `
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections import deque
+from collections.abc import Collection, Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
 from msgspec import UNSET
 
+from .eviction import Evictions, OwnerUse
 from .protocol import (
     Append,
     Bounds,
@@ -25,7 +27,7 @@ from .protocol import (
     Remove,
     Replace,
     SeriesEntry,
-    StoreFull,
+    check_pinned_bytes,
     is_storable,
 )
 
@@ -63,6 +65,13 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
             record BIGINT NOT NULL REFERENCES dragoman_records (position) ON DELETE CASCADE,
             series TEXT NOT NULL, position BIGINT NOT NULL, id TEXT, body BYTES NOT NULL,
             PRIMARY KEY (record, series, position), UNIQUE (record, series, id))""",
+    ),
+    # The records of each owner in order of use, and the pinned bytes of each.
+    (
+        "CREATE INDEX dragoman_evicted ON dragoman_records (owner, touched, position, nbytes) "
+        "WHERE pinned = 0 AND run IS NULL",
+        "DROP INDEX dragoman_pinned",
+        "CREATE INDEX dragoman_pinned ON dragoman_records (owner, nbytes) WHERE pinned = 1",
     ),
 )
 
@@ -110,9 +119,8 @@ _REMOVE = (
     "length(body)"
 )
 # PostgreSQL sums bigints to numeric, which the driver returns as a Decimal.
-_PINNED_BYTES = (
-    "SELECT CAST(coalesce(sum(nbytes), 0) AS BIGINT) FROM dragoman_records WHERE pinned = 1"
-)
+_PINNED_BYTES = """SELECT owner, CAST(sum(nbytes) AS BIGINT) FROM dragoman_records
+    WHERE pinned = 1 GROUP BY owner"""
 # A parent is always older than its child (r.position < hop.position), so a chain has no
 # cycles.
 _CHAIN = f"""WITH RECURSIVE hop(position, parent) AS (
@@ -149,49 +157,41 @@ _TOUCH = "UPDATE dragoman_records SET touched = $1 WHERE position = $2 AND touch
 _EXPIRED = """DELETE FROM dragoman_records WHERE position IN (SELECT position FROM dragoman_records
     WHERE expires <= $1 OR (pinned = 0 AND run IS NULL AND touched <= $2) LIMIT $3) RETURNING position"""
 _TOTAL_SIZE = "SELECT count(*), CAST(coalesce(sum(nbytes), 0) AS BIGINT) FROM dragoman_records"
-_LEAST_USED = """SELECT position, nbytes FROM dragoman_records WHERE pinned = 0 AND run IS NULL
-    ORDER BY touched, position LIMIT $1"""
+_OWNER_USES = """SELECT owner, count(*), CAST(sum(nbytes) AS BIGINT) FROM dragoman_records
+    WHERE pinned = 0 AND run IS NULL GROUP BY owner"""
+_LEAST_USED = """SELECT position, nbytes FROM dragoman_records
+    WHERE owner = $1 AND pinned = 0 AND run IS NULL ORDER BY touched, position LIMIT $2"""
 
 # Cursors beyond all positions, within a BIGINT.
 _AFTER_LAST = 2**62
 _BEFORE_FIRST = -1
 
 
-def apply_changes(changes: Sequence[Change], bounds: Bounds, now: float) -> Steps[None]:
+def apply_changes(
+    changes: Sequence[Change], bounds: Bounds, owners: Collection[str], now: float
+) -> Steps[None]:
     """Apply all changes, within a transaction that the driver manages. On any error the
     driver must roll back.
+
+    owners: those that share the limit of pinned records.
 
     Raises:
         CommitConflict: a change does not fit the stored state.
         StoreFull: pinned records exceed their limit.
     """
     for change in changes:
-        yield from _apply_change(change, bounds, now)
-
-
-def _apply_change(change: Change, bounds: Bounds, now: float) -> Steps[None]:
-    if isinstance(change, Put):
-        key = _build_key_parameters(change.key)
-        pinned = int(change.pinned)
-        size = len(change.body)
-        fields = (
-            change.created,
-            change.state,
-            change.body,
-            change.parent,
-            change.run,
-            change.expires,
-            pinned,
-        )
-        if not (yield _INSERT, (*key, *fields, now, size)):
-            # The key exists, possibly as an expired record, which blocks it until
-            # `clean` removes it.
-            rows = yield _STATE, key
-            raise CommitConflict(change, rows[0][0] if rows else None)
-        # Checked after the insert, within the transaction: two commits that fit only
+        added_bytes = yield from _apply_change(change, bounds, now)
+        # Checked after the change, within the transaction: two commits that fit only
         # alone cannot both pass.
-        yield from _check_pinned_bytes(pinned, size, bounds)
-        return
+        if added_bytes > 0:
+            used: dict[str, int] = {owner: size for owner, size in (yield _PINNED_BYTES, ())}
+            check_pinned_bytes(change.key.owner, used, bounds, owners)
+
+
+def _apply_change(change: Change, bounds: Bounds, now: float) -> Steps[int]:
+    """Apply a change; return the bytes that it adds to pinned records."""
+    if isinstance(change, Put):
+        return (yield from _insert_record(change, now))
     # Mark the record as used and lock it until the commit ends: the UPDATE takes the
     # row lock.
     key = change.key
@@ -204,11 +204,15 @@ def _apply_change(change: Change, bounds: Bounds, now: float) -> Steps[None]:
     if not rows or (states and rows[0][1] not in states):
         raise CommitConflict(change, rows[0][1] if rows else None)
     record, state, version, size, pinned = rows[0]
+    added_bytes = 0
     match change:
         case Replace():
             if change.version not in (None, version):
                 raise CommitConflict(change, state)
-            yield from _replace_record(change, record, size, pinned, bounds)
+            added_bytes = len(change.body) - size
+            yield _REPLACE, (change.state, change.body, change.run, added_bytes, record)
+            if change.expires is not UNSET:
+                yield _SET_EXPIRY, (change.expires, record)
         case Append():
             rows = yield _LAST_POSITION, (record, change.series)
             for position, item in enumerate(change.items, rows[0][0] + 1):
@@ -221,7 +225,6 @@ def _apply_change(change: Change, bounds: Bounds, now: float) -> Steps[None]:
             # The size is a column: summing all bodies for every commit would read the
             # whole store.
             yield _GROW, (added_bytes, record)
-            yield from _check_pinned_bytes(pinned, added_bytes, bounds)
         case Remove():
             rows = (
                 (yield _REMOVE, (record, change.series, change.id))
@@ -233,25 +236,29 @@ def _apply_change(change: Change, bounds: Bounds, now: float) -> Steps[None]:
             yield _GROW, (-rows[0][0], record)
         case Delete():
             yield _DELETE, (record,)
+    return added_bytes * pinned
 
 
-def _replace_record(
-    change: Replace, position: int, size: int, pinned: int, bounds: Bounds
-) -> Steps[None]:
-    """Replace a locked record. size: bytes of its former body."""
-    added_bytes = len(change.body) - size
-    yield _REPLACE, (change.state, change.body, change.run, added_bytes, position)
-    if change.expires is not UNSET:
-        yield _SET_EXPIRY, (change.expires, position)
-    yield from _check_pinned_bytes(pinned, added_bytes, bounds)
-
-
-def _check_pinned_bytes(pinned: int, added_bytes: int, bounds: Bounds) -> Steps[None]:
-    if not pinned or added_bytes <= 0:
-        return
-    rows = yield _PINNED_BYTES, ()
-    if rows[0][0] > bounds.nbytes // 2:
-        raise StoreFull("The store is full; delete files and batches that are no longer needed.")
+def _insert_record(change: Put, now: float) -> Steps[int]:
+    """Insert a record; return the bytes that it adds to pinned records."""
+    key = _build_key_parameters(change.key)
+    pinned = int(change.pinned)
+    size = len(change.body)
+    fields = (
+        change.created,
+        change.state,
+        change.body,
+        change.parent,
+        change.run,
+        change.expires,
+        pinned,
+    )
+    if not (yield _INSERT, (*key, *fields, now, size)):
+        # The key exists, possibly as an expired record, which blocks it until
+        # `clean` removes it.
+        rows = yield _STATE, key
+        raise CommitConflict(change, rows[0][0] if rows else None)
+    return size * pinned
 
 
 def select_record(key: Key, bounds: Bounds, now: float) -> Steps[Record | None]:
@@ -331,21 +338,26 @@ def update_touched(touches: Iterable[tuple[int, float]]) -> Steps[None]:
 
 
 def delete_surplus(limit: int, bounds: Bounds, now: float) -> Steps[int]:
-    """Remove expired records, then the least recently used while bounds are exceeded;
-    return the number removed.
+    """Remove expired records, then, while bounds are exceeded, the least recently used
+    ones of the owner with the most; return the number removed.
     """
     removed = len((yield _EXPIRED, (now, now - bounds.ttl, max(0, limit))))
-    rows = yield _TOTAL_SIZE, ()
-    count, size = rows[0]
+    count, size = (yield _TOTAL_SIZE, ())[0]
     if count <= bounds.records and size <= bounds.nbytes:
         return removed
-    for position, nbytes in (yield _LEAST_USED, (max(0, limit - removed),)):
-        if count <= bounds.records and size <= bounds.nbytes:
+    uses = [OwnerUse(*row) for row in (yield _OWNER_USES, ())]
+    evictions = Evictions(uses, count - bounds.records, size - bounds.nbytes)
+    oldest: dict[str, deque[Sequence[Any]]] = {}
+    while removed < limit and (owner := evictions.choose_owner()) is not None:
+        if owner not in oldest:
+            oldest[owner] = deque((yield _LEAST_USED, (owner, limit - removed)))
+        # Another process has deleted records since they were counted.
+        if not oldest[owner]:
             break
+        position, nbytes = oldest[owner].popleft()
         yield _DELETE, (position,)
-        count = count - 1
-        size = size - nbytes
-        removed = removed + 1
+        evictions.count(nbytes)
+        removed += 1
     return removed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from .deletion_clock import DeletionClock
@@ -39,6 +39,10 @@ class SqlStore(ABC):
         # Times of last use by position. Written later, in bulk, so that reads do not
         # wait for writes.
         self._touches: dict[int, float] = {}
+        self._list_owners: Callable[[], Collection[str]] = tuple
+
+    def share(self, list_owners: Callable[[], Collection[str]]) -> None:
+        self._list_owners = list_owners
 
     @abstractmethod
     async def _read(self, steps: Steps[T]) -> T:

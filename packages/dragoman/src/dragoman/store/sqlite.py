@@ -118,7 +118,7 @@ class SqliteStore(SqlStore):
         self._run_lock.release()
 
     async def commit(self, *changes: Change) -> None:
-        steps = sql.apply_changes(changes, self._bounds, self._now())
+        steps = sql.apply_changes(changes, self._bounds, self._list_owners(), self._now())
         await self._write(lambda connection: run_steps(connection, steps))
 
     async def list_abandoned(self, kind: str, limit: int = 100) -> tuple[Record, ...]:

@@ -246,6 +246,28 @@ async def test_background_limit_holds_for_concurrent_starts(tmp_path: Path) -> N
         gate.open()
 
 
+async def test_background_slots_are_shared_between_keys(tmp_path: Path) -> None:
+    keys = {name: {"authorization": f"Bearer {name}"} for name in ("a", "b")}
+    server = build_storing_server(
+        STORY,
+        store=SqliteStore(tmp_path / "store.db"),
+        sleep=(gate := ManualSleep()),
+        options=ServingOptions(max_background=8, api_key=tuple(keys)),
+    )
+
+    async def start_many(key: str, number: int) -> list[int]:
+        answers = await asyncio.gather(
+            *(server.post("/v1/responses", ASK, headers=keys[key]) for _ in range(number))
+        )
+        return sorted(answer.status_code for answer in answers)
+
+    async with lifespan(server.app):
+        assert await start_many("b", 20) == [200] * 6 + [429] * 14
+        assert await start_many("a", 3) == [200] * 2 + [429]
+        gate.open()
+        await until(lambda: server.engine.num_running == 0)
+
+
 async def test_background_run_of_dead_process_is_failed(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "store.db")
     await store.open()

@@ -7,11 +7,13 @@ and no delivered event is lost when a process dies.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
 from contextlib import aclosing, suppress
 
 from ....core.errors import DragomanError, EngineError, RateLimited
 from ....core.events import Event, Finished, Started
+from ....core.fair_shares import compute_allowance
 from ....core.reply import ReplyBuilder
 from ....dialects.responses.stored_events import StoredEvent, encode_events, read_events
 from ....dialects.responses.stored_response import RUNNING_STATUSES, finalize, read_stored_response
@@ -51,14 +53,19 @@ processes, and for runs of this process, which notify the reader anyway.
 class BackgroundRuns:
     """All background runs of this process.
 
-    limit: maximum number of concurrent runs.
+    limit: maximum number of concurrent runs, of which each owner has a share.
+    list_owners: lists the owners that share the limit.
     """
 
-    def __init__(self, store: Store, limit: int) -> None:
+    def __init__(
+        self, store: Store, limit: int, list_owners: Callable[[], Collection[str]] = tuple
+    ) -> None:
         self._store = store
         self._limit = limit
+        self._list_owners = list_owners
         self._runs: dict[Key, asyncio.Task[None]] = {}
-        self._n_starting = 0
+        self._n_held: Counter[str] = Counter()
+        """Runs of each owner, including those that are being stored."""
         self._new_events: dict[Key, asyncio.Event] = {}
         self._unfinalized: dict[Key, EngineError] = {}
         self._watcher: asyncio.Task[None] | None = None
@@ -85,10 +92,14 @@ class BackgroundRuns:
                     key, EngineError("The server was stopped before the response was finished.")
                 )
 
-    def check_limit(self) -> None:
-        """Raise RateLimited if the limit is reached."""
-        if len(self._runs) + self._n_starting >= self._limit:
-            raise RateLimited(f"There are already {self._limit} background responses; retry later.")
+    def check_limit(self, owner: str) -> None:
+        """Raise RateLimited if the limit or the owner's share of it is reached."""
+        allowance = compute_allowance(self._limit, owner, self._list_owners(), self._n_held)
+        if self._n_held[owner] >= allowance:
+            raise RateLimited(
+                f"There are already {self._n_held.total()} background responses, "
+                f"{self._n_held[owner]} of them yours; retry when one has ended."
+            )
 
     async def start(
         self, put: Put, events: Sequence[StoredEvent], run: Coroutine[object, object, None]
@@ -100,14 +111,14 @@ class BackgroundRuns:
         run: generates the response; started after the record and the events are stored.
 
         Raises:
-            RateLimited: the limit is reached.
+            RateLimited: the limit or the owner's share of it is reached.
         """
-        is_counted = False
+        is_held = False
         try:
-            self.check_limit()
-            # Counted before the commit: others start meanwhile.
-            self._n_starting += 1
-            is_counted = True
+            self.check_limit(put.key.owner)
+            # Before the commit: others start meanwhile.
+            self._n_held[put.key.owner] += 1
+            is_held = True
             # In one commit, so that every stored response can be streamed from its
             # first event.
             await self._store.commit(put, build_event_append(put.key, events))
@@ -115,9 +126,8 @@ class BackgroundRuns:
             # A coroutine that is never started would keep the admitted call until it is
             # collected, and then warn.
             run.close()
+            self._n_held[put.key.owner] -= is_held
             raise
-        finally:
-            self._n_starting -= is_counted
         task = asyncio.create_task(run)
         self._runs[put.key] = task
         task.add_done_callback(lambda done: self._on_run_done(put.key, done))
@@ -127,6 +137,7 @@ class BackgroundRuns:
         effect if it is finalized.
         """
         self._runs.pop(key, None)
+        self._n_held[key.owner] -= 1
         if task.cancelled():
             error = None
         elif (error := task.exception()) is None:

@@ -97,7 +97,7 @@ async def create(
             param="background",
         )
     # Checked before the prompt is rendered, to reject cheaply; `start` checks again.
-    background.check_limit()
+    background.check_limit(http.caller.owner)
     turn = await open_turn(http, responses_call, conversation_locks)
     response_object = await start_run(background, turn)
     if responses_call.call.stream:
