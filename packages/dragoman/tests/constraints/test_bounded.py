@@ -101,7 +101,7 @@ async def test_bounded_compile_does_not_retry_rejected_grammar(
     with pytest.raises(RequestError):
         await bounded.compile(grammar)
 
-    async def fail(call: bytes) -> bytes:
+    async def fail(call: bytes, owner: str) -> bytes:
         raise AssertionError("it is tried again")
 
     monkeypatch.setattr(bounded.pool, "run", fail)
@@ -175,6 +175,23 @@ async def test_cheap_grammar_bypasses_queue_of_costly_grammars(
     assert not any(bomb.done() for bomb in bombs)
     endless.close()
     await asyncio.gather(*bombs, return_exceptions=True)
+
+
+async def test_bounded_compile_serves_owners_in_turn(embedded: HfTokenizer) -> None:
+    limits = WorkerLimits(seconds=60.0, processes=1)
+    compiler = BoundedCompiler(embedded, [embedded.special_tokens[EOS]], worker_limits=limits)
+    ended: list[str] = []
+
+    async def compile(owner: str, number: int) -> None:
+        pattern = Regex(f"[{owner}c]+d{{{number}}}")
+        grammar = compose_grammar(embedded.special_tokens, body=pattern)
+        await compiler.compile(grammar, owner)
+        ended.append(owner)
+
+    await asyncio.gather(*(compile("b", number) for number in range(1, 31)), compile("a", 1))
+    # One job of b may run and one more may be next, in the trial and in the server.
+    assert ended.index("a") <= 3
+    compiler.close()
 
 
 async def test_bounded_compile_invalid_grammar_reports_reason(

@@ -12,7 +12,7 @@ from collections.abc import Generator
 
 import pytest
 
-from dragoman.core.errors import EngineError
+from dragoman.core.errors import EngineError, Overloaded
 from dragoman.isolation.worker_pool import LimitExceeded, WorkerLimits, WorkerPool
 
 MODULE = "tests.isolation.echo"
@@ -101,6 +101,45 @@ async def test_worker_pool_process_count_is_bounded(pool: WorkerPool) -> None:
     calls = [asyncio.create_task(pool.run(b"%d" % number)) for number in range(20)]
     assert await asyncio.gather(*calls) == [b"setup:%d" % number for number in range(20)]
     assert 1 <= len(pool.pids) <= 2
+
+
+async def run_in_order(pool: WorkerPool, *calls: tuple[str, str]) -> list[str]:
+    """Run calls of (owner, text) at once; return their texts in the order of the ends."""
+    ended: list[str] = []
+
+    async def run(owner: str, text: str) -> None:
+        await pool.run(text.encode(), owner)
+        ended.append(text)
+
+    await asyncio.gather(*(run(*call) for call in calls))
+    return ended
+
+
+async def test_worker_pool_serves_owners_in_turn() -> None:
+    pool = WorkerPool(MODULE, WorkerLimits(processes=1))
+    flood = [("b", f"b{number}") for number in range(60)]
+    ended = await run_in_order(pool, *flood, ("a", "a0"), ("c", "b59"))
+    assert ended.index("a0") == 1
+    # A call of b that c waits for as well runs in c's turn.
+    assert ended.index("b59") == 2
+    pool.close()
+
+
+@pytest.mark.parametrize(("owner", "n_accepted"), [("", 16), ("b", 8)])
+async def test_worker_pool_queue_leaves_space_for_others(owner: str, n_accepted: int) -> None:
+    pool = WorkerPool(MODULE, WorkerLimits(seconds=600.0, processes=1, queued=15))
+    flood = [asyncio.create_task(pool.run(b"spin %d" % n, owner)) for n in range(40)]
+    await asyncio.sleep(0)
+    refused = [call for call in flood if call.done()]
+    assert len(flood) - len(refused) == n_accepted
+    for call in refused:
+        with pytest.raises(Overloaded):
+            await call
+    other = asyncio.create_task(pool.run(b"x", "a"))
+    await asyncio.sleep(0)
+    assert other.done() is (owner == "")
+    pool.close()
+    await asyncio.gather(*flood, other, return_exceptions=True)
 
 
 async def test_worker_pool_environment_excludes_server_keys(

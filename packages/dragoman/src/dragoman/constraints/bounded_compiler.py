@@ -17,6 +17,7 @@ import msgspec
 
 from ..core.errors import RequestError
 from ..core.tokenizer import Tokenizer
+from ..isolation.fair_limiter import FairLimiter
 from ..isolation.worker_pool import LimitExceeded, WorkerLimits, WorkerPool
 from .grammar_compiler import Compiler, CompilerLimits
 from .grammar_matcher import CompiledGrammar
@@ -47,11 +48,14 @@ class BoundedCompiler:
     ) -> None:
         self._compiler = Compiler(tokenizer, eos, limits=limits)
         self.pool = WorkerPool("dragoman.constraints.trial_worker", worker_limits, self._setup)
-        self._repeats = anyio.CapacityLimiter(self.pool.limits.processes)
+        self._repeats = FairLimiter(self.pool.limits.processes)
+        self._repeat_threads = anyio.CapacityLimiter(self.pool.limits.processes)
         self._rejected: OrderedDict[bytes, str] = OrderedDict()
 
-    async def compile(self, grammar: ConstraintGrammar) -> CompiledGrammar:
+    async def compile(self, grammar: ConstraintGrammar, owner: str = "") -> CompiledGrammar:
         """Compile a grammar.
+
+        owner: whose turn the grammar waits for if it is costly.
 
         Raises:
             RequestError: the constraint is invalid, unsupported, unsatisfiable or too
@@ -62,8 +66,8 @@ class BoundedCompiler:
             param,
             text,
         ) in grammar.parts:  # One by one: alternatives would hide an unsatisfiable part.
-            await self._compile(text, param, grammar)
-        return await self._compile(grammar.text, grammar.param, grammar)
+            await self._compile(text, param, grammar, owner)
+        return await self._compile(grammar.text, grammar.param, grammar, owner)
 
     async def recompile(self, text: str) -> CompiledGrammar:
         """Compile a grammar that another process of this server has already compiled
@@ -74,9 +78,7 @@ class BoundedCompiler:
         cached = self._compiler.find_compiled(text)
         if cached is not None:
             return cached
-        return await anyio.to_thread.run_sync(
-            self._compiler.compile_text, text, None, limiter=self._repeats
-        )
+        return await self._repeat(text, None, 0, "")
 
     @property
     def endings(self) -> EndingSearch:
@@ -87,7 +89,7 @@ class BoundedCompiler:
         self.pool.close()
 
     async def _compile(
-        self, text: str, param: str | None, grammar: ConstraintGrammar
+        self, text: str, param: str | None, grammar: ConstraintGrammar, owner: str
     ) -> CompiledGrammar:
         cached = self._compiler.find_compiled(text)
         if cached is not None:
@@ -101,7 +103,7 @@ class BoundedCompiler:
         message = self._rejected.get(digest)
         if message is None:
             try:
-                outcome = msgspec.msgpack.decode(await self.pool.run(encoded), type=Outcome)
+                outcome = msgspec.msgpack.decode(await self.pool.run(encoded, owner), type=Outcome)
                 size = outcome.memory
                 message = (
                     "The constraint is too complex to be compiled."
@@ -116,11 +118,19 @@ class BoundedCompiler:
             if len(self._rejected) > _MAX_REJECTED:
                 self._rejected.popitem(last=False)
             raise RequestError(message, param=param)
-        # With a limiter of its own: compiling may take seconds, as the trial did, and
+        return await self._repeat(text, param, size, owner)
+
+    async def _repeat(self, text: str, param: str | None, size: int, owner: str) -> CompiledGrammar:
+        """Compile a grammar in this process, after its trial.
+
+        size: as in `Compiler.compile_text`.
+        """
+        # With threads of its own: compiling may take seconds, as the trial did, and
         # must not block other threads.
-        return await anyio.to_thread.run_sync(
-            self._compiler.compile_text, text, param, size, limiter=self._repeats
-        )
+        async with self._repeats.hold(owner):
+            return await anyio.to_thread.run_sync(
+                self._compiler.compile_text, text, param, size, limiter=self._repeat_threads
+            )
 
     def _setup(self) -> bytes:
         vocabulary = self._compiler.vocabulary

@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from ..core.errors import EngineError, Overloaded
+from .fair_limiter import FairLimiter, Place
 from .worker_loop import FAILED, OUT_OF_MEMORY, Setup, read_frame, write_frame
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,8 @@ class LimitExceeded(Exception):
 
 
 class WorkerPool:
-    """A pool of worker processes, which start on demand and are reused.
+    """A pool of worker processes, which start on demand and are reused. Owners of calls
+    take turns.
 
     module: module of the worker, run by `python -m`; it must call `worker_loop.serve`.
     setup: builds the data for the module's `start`.
@@ -68,7 +70,9 @@ class WorkerPool:
         self.limits = limits or WorkerLimits()
         self._module = module
         self._setup = setup
-        self._limiter = anyio.CapacityLimiter(self.limits.processes)
+        self._places = FairLimiter(self.limits.processes)
+        # Every place has its thread.
+        self._threads = anyio.CapacityLimiter(self.limits.processes)
         self._running: dict[bytes, _Shared] = {}
         self._idle: list[_Worker] = []
         self._busy: set[_Worker] = set()
@@ -79,22 +83,29 @@ class WorkerPool:
         for worker in self._idle:
             worker.close()
 
-    async def run(self, call: bytes) -> bytes:
+    async def run(self, call: bytes, owner: str = "") -> bytes:
         """Run a call and return the reply.
 
         Equal concurrent calls share one run, which is killed when its last waiter is
         cancelled.
 
+        owner: whose turn the call waits for; calls without one share a queue.
+
         Raises:
             LimitExceeded: the call exceeded a limit.
-            Overloaded: the queue is full, or the pool was closed during the call.
+            Overloaded: the queue or the owner's share of it is full, or the pool was
+                closed during the call.
             EngineError: the worker failed.
         """
         shared = self._running.get(call)
         if shared is None:
-            if len(self._running) >= self.limits.processes + self.limits.queued:
-                raise Overloaded("Too many requests wait for a worker process; retry later.")
-            shared = self._running[call] = _Shared(asyncio.create_task(self._run(call)))
+            self._check_queue(owner)
+            place = self._places.enter(owner)
+            task = asyncio.create_task(self._run(call, place))
+            shared = self._running[call] = _Shared(task, owner, place)
+        else:
+            # Its first owner may have a long queue.
+            shared.place.join(owner)
         shared.waiting += 1
         try:
             # Shielded: a cancelled waiter must not end the run for the others.
@@ -135,10 +146,20 @@ class WorkerPool:
         with self._lock:
             return [worker.pid for worker in (*self._idle, *self._busy)]
 
-    async def _run(self, call: bytes) -> bytes:
+    def _check_queue(self, owner: str) -> None:
+        """Check that the queue has space: an owner may fill as much of it as it leaves
+        free, so that the next one finds some.
+        """
+        free = self.limits.processes + self.limits.queued - len(self._running)
+        held = sum(shared.owner == owner for shared in self._running.values()) if owner else 0
+        if held >= free:
+            raise Overloaded("Too many requests wait for a worker process; retry later.")
+
+    async def _run(self, call: bytes, place: Place) -> bytes:
+        await place.wait()
         attempt = _Attempt()
         try:
-            return await anyio.to_thread.run_sync(self._call, call, attempt, limiter=self._limiter)
+            return await anyio.to_thread.run_sync(self._call, call, attempt, limiter=self._threads)
         except asyncio.CancelledError:
             # The thread cannot be cancelled, but returns when its process has been
             # killed.
@@ -196,14 +217,21 @@ class WorkerPool:
 
 
 class _Shared:
-    """A run that equal calls share, with the number of its waiters."""
+    """A run that equal calls share, with the number of its waiters.
 
-    def __init__(self, task: asyncio.Task[bytes]) -> None:
+    owner: of the first call.
+    """
+
+    def __init__(self, task: asyncio.Task[bytes], owner: str, place: Place) -> None:
         self.task = task
+        self.owner = owner
+        self.place = place
         self.waiting = 0
         self.is_closed = False
         # Retrieve the exception: the last waiter may have left before it was set.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        # Not in the task, which runs no code if it is cancelled before its first step.
+        task.add_done_callback(lambda _: place.leave())
 
 
 class _Attempt:

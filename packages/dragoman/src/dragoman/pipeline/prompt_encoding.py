@@ -198,7 +198,7 @@ async def render_conversation(
                 "(--trust-request-chat-template).",
                 param="chat_template",
             )
-        renderer = await templates.renderer(base, source)
+        renderer = await templates.renderer(base, source, terms.queue_share.name)
         prepared_images, placeholders = await anyio.to_thread.run_sync(
             _prepare_images, vision, images
         )
@@ -209,7 +209,8 @@ async def render_conversation(
             pictures=placeholders,
             cache_owner=terms.cache_salt,
         )
-        return await templates.render(renderer, steps), prepared_images
+        rendered = await templates.render(renderer, steps, terms.queue_share.name)
+        return rendered, prepared_images
 
     def work() -> tuple[Rendered, tuple[PreparedImage, ...]]:
         renderer = _model_renderer(backend)

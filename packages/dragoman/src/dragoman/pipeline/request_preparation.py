@@ -296,6 +296,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
                 self.tool_format,
                 encoded.prompt_tail,
                 self.warnings,
+                owner=self.terms.queue_share.name,
                 is_strict=self.terms.is_strict,
             )
         requests = self._build_requests(encoded, max_tokens, grammar)

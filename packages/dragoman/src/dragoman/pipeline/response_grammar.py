@@ -5,7 +5,7 @@ The reasoning comes first, then the response format or calls of the declared too
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -38,6 +38,8 @@ from .pattern_relaxation import relax_patterns
 from .sampling import ends_in_reasoning, find_callable_tools
 from .served_model import ServedModel
 
+_Compile = Callable[[ConstraintGrammar], Awaitable[CompiledGrammar]]
+
 _STRICT_FIELDS = frozenset(
     {"response_format", "text.format", "output_config.format", "output_format"}
 )
@@ -54,10 +56,12 @@ async def compile_grammar(
     prompt_tail: str,
     warnings: list[str],
     *,
+    owner: str = "",
     is_strict: bool = False,
 ) -> CompiledGrammar | None:
     """Compile the grammar that constrains a response; None for free text.
 
+    owner: see `BoundedCompiler.compile`.
     is_strict: a keyword that cannot be enforced is an error in non-strict schemas too.
     Otherwise the rest of such a schema is enforced, and a warning names the keyword or
     the regular expression; a tool's schema that cannot be compiled without its regular
@@ -67,11 +71,14 @@ async def compile_grammar(
         RequestError: a schema or pattern cannot be enforced; the message names it.
     """
     tools = find_callable_tools(request)
+    compile_fairly = partial(backend.compiler.compile, owner=owner)
     relaxations: list[_Relaxation | None] = []
     calls = (
         None
         if tool_format is None or not tools
-        else await _build_calls(tool_format, backend, request, tools, warnings, relaxations)
+        else await _build_calls(
+            tool_format, backend, compile_fairly, request, tools, warnings, relaxations
+        )
     )
 
     def compose_whole(body: Constraint | None) -> ConstraintGrammar | None:
@@ -97,17 +104,20 @@ async def compile_grammar(
     param = request.constraint_param
     if isinstance(body, JsonSchema) and not (body.strict and param in _STRICT_FIELDS):
         try:
-            unenforced = await _compile_body(backend, grammar, param)
+            unenforced = await _compile_body(compile_fairly, grammar, param)
         except RequestError:
             relaxed = await relax_patterns(
-                body.schema, param, partial(_compile_probe, backend), must_be_valid=body.strict
+                body.schema,
+                param,
+                partial(_compile_probe, compile_fairly),
+                must_be_valid=body.strict,
             )
             if relaxed is None:
                 raise
             body = msgspec.structs.replace(body, schema=relaxed.schema)
             grammar = await anyio.to_thread.run_sync(compose_whole, body)
             assert grammar is not None
-            unenforced = (*relaxed.removed, *await _compile_body(backend, grammar, param))
+            unenforced = (*relaxed.removed, *await _compile_body(compile_fairly, grammar, param))
         relaxations.append(_Relaxation.of(param, unenforced))
     for relaxation in filter(None, relaxations):
         if is_strict:
@@ -115,7 +125,7 @@ async def compile_grammar(
                 f"This server is strict (--strict): {relaxation.text}.", param=relaxation.param
             )
         warnings.append(relaxation.text)
-    return await backend.compiler.compile(grammar)
+    return await compile_fairly(grammar)
 
 
 class _Relaxation(NamedTuple):
@@ -138,7 +148,7 @@ class _Relaxation(NamedTuple):
 
 
 async def _compile_body(
-    backend: TokenBackend, grammar: ConstraintGrammar, param: str
+    compile: _Compile, grammar: ConstraintGrammar, param: str
 ) -> tuple[str, ...]:
     """Compile the part of the response format, and return what it does not enforce.
 
@@ -150,17 +160,18 @@ async def _compile_body(
         return ()
     # The part is compiled alone; it is cached.
     part = ConstraintGrammar(parts[0][1], parts, grammar.is_cheap, grammar.costly)
-    return (await backend.compiler.compile(part)).warnings
+    return (await compile(part)).warnings
 
 
-async def _compile_probe(backend: TokenBackend, schema: str) -> None:
+async def _compile_probe(compile: _Compile, schema: str) -> None:
     grammar = compose_grammar({}, body=JsonSchema(schema))
-    await backend.compiler.compile(grammar)
+    await compile(grammar)
 
 
 async def _build_calls(
     format: ToolFormat,
     backend: TokenBackend,
+    compile: _Compile,
     request: GenerateRequest,
     tools: tuple[Tool, ...],
     warnings: list[str],
@@ -180,7 +191,7 @@ async def _build_calls(
         return [_compose_tool(format, backend, tool, param, warnings) for tool, param in pairs]
 
     forms = [
-        await _enforce(format, backend, composed)
+        await _enforce(format, backend, compile, composed)
         for composed in await anyio.to_thread.run_sync(compose_tools)
     ]
     relaxations += [relaxation for _, relaxation in forms]
@@ -245,7 +256,7 @@ def _compose_tool(
 
 
 async def _enforce(
-    format: ToolFormat, backend: TokenBackend, composed: _Composed
+    format: ToolFormat, backend: TokenBackend, compile: _Compile, composed: _Composed
 ) -> tuple[CallForm, _Relaxation | None]:
     """Return the tool's form, and the relaxation of its schema, if any.
 
@@ -254,7 +265,7 @@ async def _enforce(
     tool = composed.tool
     tool_is_strict = isinstance(tool, FunctionTool) and bool(tool.strict)
     try:
-        form, unenforced = await _compile_form(backend, composed)
+        form, unenforced = await _compile_form(compile, composed)
         if unenforced and tool_is_strict:
             raise Unsupported(
                 f"The schema cannot be enforced: {', '.join(unenforced)}.", param=composed.param
@@ -263,12 +274,10 @@ async def _enforce(
     except RequestError as error:
         if tool_is_strict or not isinstance(tool, FunctionTool):
             raise
-        return await _relax_form(format, backend, tool, composed.param, error)
+        return await _relax_form(format, backend, compile, tool, composed.param, error)
 
 
-async def _compile_form(
-    backend: TokenBackend, composed: _Composed
-) -> tuple[CallForm, tuple[str, ...]]:
+async def _compile_form(compile: _Compile, composed: _Composed) -> tuple[CallForm, tuple[str, ...]]:
     """Compile a tool's form, and return it with what it does not enforce.
 
     Raises RequestError if it cannot be compiled.
@@ -277,7 +286,7 @@ async def _compile_form(
     if composed.error is not None:
         raise composed.error
     if composed.grammar is not None:
-        unenforced = (await backend.compiler.compile(composed.grammar)).warnings
+        unenforced = (await compile(composed.grammar)).warnings
     assert composed.form is not None
     keywords = dict.fromkeys(_iterate_unenforced(composed.form.pieces))
     return composed.form, unenforced + tuple(
@@ -286,7 +295,12 @@ async def _compile_form(
 
 
 async def _relax_form(
-    format: ToolFormat, backend: TokenBackend, tool: FunctionTool, param: str, error: RequestError
+    format: ToolFormat,
+    backend: TokenBackend,
+    compile: _Compile,
+    tool: FunctionTool,
+    param: str,
+    error: RequestError,
 ) -> tuple[CallForm, _Relaxation | None]:
     """Return a form that enforces what can be of a schema that is not compiled as it is.
 
@@ -299,7 +313,7 @@ async def _relax_form(
         composed = await anyio.to_thread.run_sync(
             _compose_tool, format, backend, relaxed_tool, place, list[str]()
         )
-        return await _compile_form(backend, composed)
+        return await _compile_form(compile, composed)
 
     try:
         relaxed = await relax_patterns(tool.parameters or "", param, compile_schema)

@@ -37,9 +37,11 @@ class RequestTemplates:
         self.pool = WorkerPool("dragoman.prompts.template_worker", limits)
         self._renderers: OrderedDict[tuple[int, str], Renderer] = OrderedDict()
 
-    async def renderer(self, base: Renderer, source: str) -> Renderer:
+    async def renderer(self, base: Renderer, source: str, owner: str = "") -> Renderer:
         """Return the model's renderer with another template; pass its `steps` to
         `render`.
+
+        owner: whose turn the template waits for.
 
         Raises:
             RequestError: the template does not compile, or exceeds its time or memory
@@ -52,7 +54,7 @@ class RequestTemplates:
         renderer = self._renderers.get(key)
         if renderer is None:
             special_tokens = base.template.special_tokens
-            reply = await self._ask(TemplateCall(_source(source, special_tokens)))
+            reply = await self._ask(TemplateCall(_source(source, special_tokens)), owner)
             assert reply.info is not None
             template = RequestTemplate(
                 source, special_tokens, reply.info.features, reply.info.reserved_names
@@ -64,7 +66,7 @@ class RequestTemplates:
         self._renderers.move_to_end(key)
         return renderer
 
-    async def render(self, renderer: Renderer, steps: Steps[Rendered]) -> Rendered:
+    async def render(self, renderer: Renderer, steps: Steps[Rendered], owner: str = "") -> Rendered:
         """Run the steps. Raises the errors of `renderer`, and RequestError if the
         template rejects the messages.
         """
@@ -73,7 +75,7 @@ class RequestTemplates:
         while not isinstance(step, Rendered):
             call = TemplateCall(template, dict(step.variables), step.now, step.characters)
             try:
-                outcome: str | RequestError = (await self._ask(call)).text
+                outcome: str | RequestError = (await self._ask(call, owner)).text
             except RequestError as error:
                 outcome = error
             step = await anyio.to_thread.run_sync(_advance, steps, outcome)
@@ -82,10 +84,10 @@ class RequestTemplates:
     def close(self) -> None:
         self.pool.close()
 
-    async def _ask(self, call: TemplateCall) -> TemplateReply:
+    async def _ask(self, call: TemplateCall, owner: str) -> TemplateReply:
         try:
             data = await anyio.to_thread.run_sync(msgspec.msgpack.encode, call)
-            reply = msgspec.msgpack.decode(await self.pool.run(data), type=TemplateReply)
+            reply = msgspec.msgpack.decode(await self.pool.run(data, owner), type=TemplateReply)
         except UnicodeEncodeError as error:
             raise RequestError(
                 "The chat template is not valid Unicode.", param="chat_template"
