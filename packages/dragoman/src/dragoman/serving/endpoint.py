@@ -20,6 +20,7 @@ from .error_envelope import ErrorEnvelope
 from .handler_result import CompleteResponse, HandlerResult, build_response, call_handler
 from .http_metrics import HttpMetrics
 from .http_request import HttpRequest, build_http_request
+from .request_limits import limit_request
 from .responder import Responder, ResponseOutcome
 from .route import Route
 from .service import Service, restrict_service
@@ -86,12 +87,15 @@ class Endpoint:
             message = f"{method} is not allowed on {self.route.path}; use {', '.join(operations)}."
             raise MethodNotAllowed(message, allowed=allowed)
         http.record.owner = caller.owner
+        http = msgspec.structs.replace(
+            http, caller=caller, service=restrict_service(self._service, caller)
+        )
         try:
-            return await operation.handler(
-                msgspec.structs.replace(
-                    http, caller=caller, service=restrict_service(self._service, caller)
-                )
-            )
+            cost = self.route.find_cost(method)
+            if cost is None or policy.keyring.is_open:
+                return await operation.handler(http)
+            async with limit_request(http, cost):
+                return await operation.handler(http)
         finally:
             # The body is no longer needed while the response is sent.
             http.body_memory.release()
@@ -235,4 +239,6 @@ def format_address(client: tuple[str, int] | None) -> str:
     if client is None or not client[0]:
         return "-"
     host, port = client
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    shown = f"[{host}]" if ":" in host else host
+    # A proxy reports no port.
+    return f"{shown}:{port}" if port else shown

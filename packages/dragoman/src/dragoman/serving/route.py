@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from msgspec import Struct
 
@@ -14,6 +15,23 @@ from .auth import Access
 from .error_envelope import ErrorEnvelope
 from .handler_result import HandlerResult
 from .http_request import HttpRequest
+
+_READING_METHODS = frozenset({"GET", "HEAD", "DELETE"})
+
+
+class RequestCost(StrEnum):
+    """What a request costs of the limits of its key.
+
+    CALL: the handler calls a model, which costs a request and tokens; one that calls
+        none costs a request.
+    REQUEST: one request.
+    READ: one read: the request only shows, deletes or ends what is there.
+    """
+
+    CALL = "call"
+    REQUEST = "request"
+    READ = "read"
+
 
 Handler = Callable[[HttpRequest], Awaitable[HandlerResult]]
 
@@ -31,6 +49,8 @@ class Operation:
     is_cached: the response has an ETag, and clients that have this version get a 304.
     envelopes: the error envelopes if the body decides between several; empty means the
         route's envelope.
+    cost: what a request costs its key; None is one request, or one read where the
+        method only reads or deletes.
     """
 
     handler: Handler
@@ -45,6 +65,7 @@ class Operation:
     is_cached: bool = False
     envelopes: tuple[ErrorEnvelope, ...] = ()
     description: str = ""
+    cost: RequestCost | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +89,16 @@ class Route:
     operations: Mapping[str, Operation]
     browser_handler: Handler | None = None
     root: str | None = None
+
+    def find_cost(self, method: str) -> RequestCost | None:
+        """Return what a request costs; None if the route is not limited, because it is
+        public or for administrators.
+        """
+        if self.access is not Access.USER:
+            return None
+        operation = self.operations["GET" if method == "HEAD" else method]
+        default = RequestCost.READ if method in _READING_METHODS else RequestCost.REQUEST
+        return operation.cost or default
 
 
 class RouteGroup:
@@ -97,6 +128,7 @@ class RouteGroup:
         is_cached: bool = False,
         envelopes: tuple[ErrorEnvelope, ...] = (),
         description: str = "",
+        cost: RequestCost | None = None,
         tag: str | None = None,
         access: Access | None = None,
         envelope: ErrorEnvelope | None = None,
@@ -117,6 +149,7 @@ class RouteGroup:
             is_cached,
             envelopes,
             description,
+            cost,
         )
         route = self._routes.get(path)
         if route is None:

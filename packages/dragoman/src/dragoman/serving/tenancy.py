@@ -11,7 +11,8 @@ number is known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 
 import msgspec
@@ -27,6 +28,7 @@ from .key_metrics import KeyMetrics
 from .usage_ledger import UsageCounts, UsageKey, UsageLedger, end_of_month, start_of_day
 
 REQUESTS = "requests"
+READS = "reads"
 TOKENS = "tokens"
 CONCURRENCY = "concurrency"
 DAY = "day"
@@ -34,6 +36,9 @@ MONTH = "month"
 COMPLETIONS = "completions"
 EMBEDDINGS = "embeddings"
 """Kinds of usage, as in OpenAI's usage routes."""
+READS_PER_REQUEST = 10
+MIN_READS = 60
+"""Reads per minute: a client that polls once per second must not be refused."""
 SECOND = 1_000_000
 """Microseconds per second: counters measure time in microseconds."""
 
@@ -101,6 +106,44 @@ class Tenancy:
         self.metrics.running[name] += 1
         return account
 
+    async def admit_request(self, caller: Caller) -> AbstractContextManager[None]:
+        """Admit a request that calls no model. The context is its concurrency slot.
+
+        Raises:
+            AuthenticationError, RateLimited: as `admit`.
+        """
+        tenant = self.keyring.find_tenant(caller.owner)
+        if tenant is None:
+            return nullcontext()
+        limits = [
+            demand
+            for demand in self._build_demands(tenant)
+            if demand.counter in (REQUESTS, CONCURRENCY)
+        ]
+        await self._take(tenant, self.keyring.find_name(caller.owner) or "", limits)
+        return self._hold_slot(tenant)
+
+    @contextmanager
+    def _hold_slot(self, tenant: Tenant) -> Generator[None]:
+        try:
+            yield
+        finally:
+            self.add(tenant, {CONCURRENCY: -1})
+
+    async def admit_read(self, caller: Caller) -> None:
+        """Admit a request that only reads or deletes what is stored: clients poll, so
+        these have a limit of their own.
+
+        Raises:
+            AuthenticationError, RateLimited: as `admit`.
+        """
+        tenant = self.keyring.find_tenant(caller.owner)
+        if tenant is None or tenant.requests_per_minute is None:
+            return
+        limit = max(MIN_READS, READS_PER_REQUEST * tenant.requests_per_minute)
+        name = self.keyring.find_name(caller.owner) or ""
+        await self._take(tenant, name, [Demand(READS, limit)])
+
     async def charge_prompt(self, account: CallAccount, tenant: Tenant, tokens: int) -> None:
         """Take the prompt's tokens, and what `admit` has not taken yet.
 
@@ -160,7 +203,7 @@ class Tenancy:
             f"Rate limit reached for the key `{name}` on {demand.counter} per min: Limit "
             f"{demand.limit}, Used {used}, "
             f"Requested {demand.needed}. Please try again in {seconds:.3g}s.",
-            limit=demand.counter,
+            limit=REQUESTS if demand.counter == READS else demand.counter,
             retry_after=seconds,
         )
 

@@ -27,7 +27,7 @@ from ..openai_batch_job import FINAL_STATES, decode_batch, process_batch
 from ..record_pages import list_records, require_store
 from ..requested_file import build_no_such_file_error
 from ..responder import Responder
-from ..route import Route, RouteGroup
+from ..route import RequestCost, Route, RouteGroup
 from ..service import Service
 
 BATCH = "batch"
@@ -52,7 +52,12 @@ def build_routes(new_batches: asyncio.Event) -> Sequence[Route]:
     )
     routes.add("GET", "/v1/batches/{batch}", show, "Retrieve a batch", response(BatchObject))
     routes.add(
-        "POST", "/v1/batches/{batch}/cancel", cancel, "Cancel a batch", response(BatchObject)
+        "POST",
+        "/v1/batches/{batch}/cancel",
+        cancel,
+        "Cancel a batch",
+        response(BatchObject),
+        cost=RequestCost.READ,
     )
     return routes.build()
 

@@ -35,7 +35,7 @@ from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..reply_persistence import ReplyPersistence
 from ..responder import Responder
-from ..route import Route, RouteGroup
+from ..route import RequestCost, Route, RouteGroup
 
 CHAT_KIND = "chat_completion"
 
@@ -53,6 +53,7 @@ def build_routes() -> Sequence[Route]:
         bodies=(CHAT_REQUEST,),
         generates=True,
         description="A stream ends with `data: [DONE]`, or with an error and nothing after it.",
+        cost=RequestCost.CALL,
     )
     routes.add(
         "GET",

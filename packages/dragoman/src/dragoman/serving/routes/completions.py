@@ -11,7 +11,7 @@ from ...dialects.openai_errors import OpenAIErrorBody
 from ..api_description import EVENTS, response
 from ..error_envelope import OPENAI
 from ..generation_handler import build_generation_handler
-from ..route import Route, RouteGroup
+from ..route import RequestCost, Route, RouteGroup
 
 
 def build_routes() -> Sequence[Route]:
@@ -25,5 +25,6 @@ def build_routes() -> Sequence[Route]:
         response(TextCompletionChunk, OpenAIErrorBody, media=EVENTS),
         bodies=(COMPLETION_REQUEST,),
         generates=True,
+        cost=RequestCost.CALL,
     )
     return routes.build()

@@ -31,7 +31,7 @@ from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..request_terms import find_queue_share
 from ..responder import Responder
-from ..route import Route, RouteGroup
+from ..route import RequestCost, Route, RouteGroup
 
 
 def build_routes() -> Sequence[Route]:
@@ -43,6 +43,7 @@ def build_routes() -> Sequence[Route]:
         "Embed texts",
         response(EmbeddingsResponse),
         bodies=(EMBEDDING_REQUEST,),
+        cost=RequestCost.CALL,
     )
     for path in ("/v2/embed", "/cohere/v2/embed"):
         routes.add(
@@ -52,6 +53,7 @@ def build_routes() -> Sequence[Route]:
             "Embed texts, as in Cohere's API",
             response(CohereEmbedResponse),
             bodies=(COHERE_REQUEST,),
+            cost=RequestCost.CALL,
         )
     routes.add("POST", "/pooling", refuse_pooling, "Not supported: token embeddings")
     return routes.build()

@@ -57,7 +57,7 @@ from ..message_batch_job import (
 from ..record_pages import list_newest_first, require_store
 from ..replay_responder import ReplayResponder
 from ..responder import RawFraming, Responder
-from ..route import Route, RouteGroup
+from ..route import RequestCost, Route, RouteGroup
 from ..service import Service
 
 MESSAGE_BATCH_KIND = "message_batch"
@@ -107,6 +107,7 @@ def build_routes(new_batches: asyncio.Event) -> Sequence[Route]:
         cancel,
         "Cancel a message batch",
         response(MessageBatch),
+        cost=RequestCost.READ,
     )
     routes.add(
         "GET",

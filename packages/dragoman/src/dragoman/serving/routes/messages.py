@@ -43,7 +43,7 @@ from ..reply_persistence import ReplyPersistence
 from ..request_context import build_owner_files
 from ..request_terms import build_terms
 from ..responder import Responder
-from ..route import Route, RouteGroup
+from ..route import RequestCost, Route, RouteGroup
 
 THREAD_KIND = "thread"
 
@@ -59,6 +59,7 @@ def build_routes() -> Sequence[Route]:
         response(*MESSAGE_EVENTS, AnthropicErrorBody, media=EVENTS),
         bodies=(MESSAGES_REQUEST,),
         generates=True,
+        cost=RequestCost.CALL,
     )
     routes.add(
         "POST",

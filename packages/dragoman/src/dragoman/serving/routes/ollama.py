@@ -37,7 +37,7 @@ from ..generation_handler import build_responder
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
-from ..route import Route, RouteGroup
+from ..route import RequestCost, Route, RouteGroup
 from .ollama_body import NDJSON, read_ollama_call
 from .ollama_keep_alive import apply_keep_alive, explain_keep_alive, unload
 from .ollama_models import find_model_slot
@@ -59,6 +59,7 @@ def build_routes() -> Sequence[Route]:
         generates=True,
         description="Streams unless `stream` is false. Without messages it loads or unloads the "
         "model.",
+        cost=RequestCost.CALL,
     )
     routes.add(
         "POST",
@@ -71,6 +72,7 @@ def build_routes() -> Sequence[Route]:
         generates=True,
         description="Streams unless `stream` is false. Without a prompt it loads or unloads the "
         "model.",
+        cost=RequestCost.CALL,
     )
     return routes.build()
 

@@ -26,7 +26,7 @@ from ..error_envelope import OLLAMA
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
-from ..route import Route, RouteGroup
+from ..route import RequestCost, Route, RouteGroup
 from .ollama_body import read_ollama_call
 from .ollama_keep_alive import apply_keep_alive, explain_keep_alive
 from .ollama_models import find_model_slot
@@ -42,6 +42,7 @@ def build_routes() -> Sequence[Route]:
         "Embed texts",
         response(OllamaEmbedResponse),
         bodies=(OLLAMA_EMBED_REQUEST,),
+        cost=RequestCost.CALL,
     )
     routes.add(
         "POST",
@@ -50,6 +51,7 @@ def build_routes() -> Sequence[Route]:
         "Embed a text (deprecated)",
         response(OllamaEmbedding),
         bodies=(OLLAMA_EMBEDDINGS_REQUEST,),
+        cost=RequestCost.CALL,
     )
     return routes.build()
 

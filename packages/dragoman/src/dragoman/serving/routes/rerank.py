@@ -34,7 +34,7 @@ from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..request_terms import find_queue_share
 from ..responder import Responder
-from ..route import Route, RouteGroup
+from ..route import RequestCost, Route, RouteGroup
 
 
 def build_routes() -> Sequence[Route]:
@@ -49,6 +49,7 @@ def build_routes() -> Sequence[Route]:
             "Order documents by their relevance to a query",
             response(RerankResponse, list[TeiRerankResult]),
             bodies=(RERANK_REQUEST,),
+            cost=RequestCost.CALL,
         )
     for path in score_paths:
         routes.add(
@@ -58,6 +59,7 @@ def build_routes() -> Sequence[Route]:
             "Score pairs of texts",
             response(ScoreResponse),
             bodies=(SCORE_REQUEST,),
+            cost=RequestCost.CALL,
         )
     return routes.build()
 

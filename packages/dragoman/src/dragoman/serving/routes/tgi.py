@@ -26,7 +26,7 @@ from ..handler_result import EnvelopedError, HandlerResult, JsonResponse, call_h
 from ..http_request import HttpRequest
 from ..queried_model import find_queried_model
 from ..responder import Responder
-from ..route import Route, RouteGroup
+from ..route import RequestCost, Route, RouteGroup
 from .ui import redirect_to_page
 
 INDEX_TEXT = f"""\
@@ -67,6 +67,7 @@ def build_routes(*, redirects_browsers: bool) -> Sequence[Route]:
         generates=True,
         envelopes=(OPENAI, TGI),
         envelope=OPENAI,
+        cost=RequestCost.CALL,
     )
     routes.add(
         "GET",
@@ -90,6 +91,7 @@ def build_routes(*, redirects_browsers: bool) -> Sequence[Route]:
         response(TgiStreamEvent, TgiError, media=EVENTS),
         bodies=(TGI_REQUEST,),
         generates=True,
+        cost=RequestCost.CALL,
     )
     routes.add(
         "POST",
@@ -99,6 +101,7 @@ def build_routes(*, redirects_browsers: bool) -> Sequence[Route]:
         response(TgiStreamEvent, TgiError, media=EVENTS),
         bodies=(TGI_REQUEST,),
         generates=True,
+        cost=RequestCost.CALL,
     )
     routes.add(
         "GET", "/info", show_info, "Show the model, as in TGI", response(TgiInfo), query=(MODEL,)

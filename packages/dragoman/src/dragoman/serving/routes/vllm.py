@@ -24,7 +24,7 @@ from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..queried_model import find_queried_model
 from ..responder import Responder
-from ..route import Route, RouteGroup
+from ..route import RequestCost, Route, RouteGroup
 
 
 def build_routes() -> Sequence[Route]:
@@ -42,6 +42,7 @@ def build_routes() -> Sequence[Route]:
         bodies=(GENERATE_REQUEST,),
         generates=True,
         tag="Tokens",
+        cost=RequestCost.CALL,
     )
     routes.add(
         "GET", "/load", show_load, "Count waiting and running requests", response(ServerLoad)

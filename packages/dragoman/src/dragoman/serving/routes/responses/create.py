@@ -35,7 +35,7 @@ from ...replay_responder import ReplayResponder
 from ...request_context import build_owner_files
 from ...request_terms import build_terms
 from ...responder import Responder
-from ...route import Route, RouteGroup
+from ...route import RequestCost, Route, RouteGroup
 from .background import BackgroundRuns, start_run
 from .conversation_locks import ConversationLocks
 from .history import RESPONSE_KIND
@@ -57,6 +57,7 @@ def build_routes(
         generates=True,
         description="Streaming, non-streaming or background. The same path accepts "
         "WebSocket connections.",
+        cost=RequestCost.CALL,
     )
     routes.add(
         "POST",

@@ -23,7 +23,7 @@ from ...error_envelope import RESPONSES
 from ...handler_result import JsonResponse
 from ...http_request import HttpRequest
 from ...responder import Responder
-from ...route import Route, RouteGroup
+from ...route import RequestCost, Route, RouteGroup
 from .background import BackgroundRuns
 from .create import build_replay
 from .history import RESPONSE_KIND, build_no_such_response_error
@@ -71,6 +71,7 @@ def build_routes(background: BackgroundRuns | None) -> Sequence[Route]:
         partial(cancel, background),
         "Cancel a background response",
         response(ResponseObject),
+        cost=RequestCost.READ,
     )
     routes.add(
         "GET",
