@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from ..core.trusted_proxies import TrustedProxies
+
 
 class HttpLimits(Struct, frozen=True):
     """Limits of the HTTP server. Times are in seconds.
@@ -19,7 +21,9 @@ class HttpLimits(Struct, frozen=True):
     stall_timeout: how long a client may read nothing of what was written.
     peek: interval between disconnect checks while reading is paused.
     connections: concurrent connections; further ones get a 503.
-    per_address: concurrent connections from one address that is not loopback.
+    per_address: concurrent connections from one address that is neither loopback nor a
+        proxy's.
+    proxies: their connections carry the requests of many clients.
     """
 
     max_head_bytes: int = 32 * 1024
@@ -33,3 +37,4 @@ class HttpLimits(Struct, frozen=True):
     peek: float = 0.2
     connections: int = 16384
     per_address: int = 4096
+    proxies: TrustedProxies = TrustedProxies()

@@ -57,7 +57,7 @@ class ServerContext:
 
         host: the client's address; None for a Unix socket.
         """
-        if host is None or is_loopback(host):
+        if host is None or is_loopback(host) or self.limits.proxies.trusts(host):
             return len(self.connections) <= self.limits.connections
         count = self._by_address[host] = self._by_address.get(host, 0) + 1
         return count <= self.limits.per_address and len(self.connections) <= self.limits.connections

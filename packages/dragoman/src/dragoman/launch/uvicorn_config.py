@@ -10,6 +10,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
+from ..core.trusted_proxies import TrustedProxies
 from ..http.limits import HttpLimits
 from ..http.server_connection import Http11ProtocolFactory
 from ..settings import Settings
@@ -33,6 +34,7 @@ def build_uvicorn_config(
                 HttpLimits(
                     connections=settings.max_connections,
                     per_address=settings.max_connections_per_address,
+                    proxies=TrustedProxies(settings.forwarded_allow_ips),
                 ),
                 tls,
             ),
@@ -43,7 +45,7 @@ def build_uvicorn_config(
         log_level="warning" if settings.log_level == "info" else settings.log_level,
         log_config=None,
         server_header=False,
-        # The client address behind a proxy is not used.
+        # The application reads the headers of proxies, for WebSockets as well.
         proxy_headers=False,
         # Seconds. Requests have already ended by then; this bounds the rest of
         # uvicorn's shutdown.

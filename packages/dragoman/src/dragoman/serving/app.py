@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from .._version import VERSION
 from ..core.errors import NotFound, NotStarted
 from ..core.model_download import ModelPuller
+from ..core.trusted_proxies import TrustedProxies
 from ..dialects.field_errors import abbreviate
 from ..dialects.interfaces import ReaderOptions
 from ..dialects.sealing import VerificationMode
@@ -326,7 +327,20 @@ def _build_application(
         not_started if requires_lifespan else None,
         service.tenancy.keyring,
         features.keys,
+        TrustedProxies(options.forwarded_allow_ips),
     )
+
+
+def _apply_forwarding(scope: Scope, proxies: TrustedProxies) -> Scope:
+    """Return the scope with the client and the scheme that a trusted proxy names."""
+    peer = scope.get("client")
+    headers = scope["headers"]
+    scheme = proxies.find_scheme(peer, headers, kind=scope["type"])
+    return {
+        **scope,
+        "client": proxies.find_client(peer, headers),
+        "scheme": scheme or scope.get("scheme", "http"),
+    }
 
 
 class Application:
@@ -340,6 +354,7 @@ class Application:
         not_started: Endpoint | None = None,
         keyring: Keyring | None = None,
         keys: KeyReloader | None = None,
+        proxies: TrustedProxies | None = None,
     ) -> None:
         """Combine the parts of an application.
 
@@ -352,9 +367,11 @@ class Application:
                 the caller may start the engines itself.
             keyring: the accepted keys, which may change while the application runs.
             keys: reads the keys file again; None without one.
+            proxies: those whose headers name the client; None if there are none.
         """
         self.keyring = keyring or Keyring()
         self.keys = keys
+        self._proxies = proxies or None
         self._router = router
         self._websocket = websocket
         self._lifespan_factory = lifespan_factory
@@ -391,6 +408,8 @@ class Application:
         if scope["type"] == "lifespan":
             await serve_lifespan(self.lifespan(), receive, send)
             return
+        if self._proxies is not None:
+            scope = _apply_forwarding(scope, self._proxies)
         # The path of a mounted application includes the prefix (`root_path` in ASGI
         # 3.0); the routes do not.
         if scope.get("root_path"):

@@ -6,6 +6,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 
+from ..core.trusted_proxies import TrustedProxies
 from .definition import Settings
 from .fields import SUPPORTED_BY
 from .option import SettingsError
@@ -45,12 +46,22 @@ def check_combinations(settings: Settings, origins: Mapping[str, str]) -> None:
         raise SettingsError(
             f"{origins['uds_mode']}: {settings.uds_mode!r} is not a mode such as 600 or 660"
         )
+    _check_proxies(settings, origins.get("forwarded_allow_ips", ""))
     if (settings.ssl_certfile is None) != (settings.ssl_keyfile is None):
         origin = origins["ssl_certfile" if settings.ssl_keyfile is None else "ssl_keyfile"]
         raise SettingsError(f"{origin}: TLS needs both --ssl-certfile and --ssl-keyfile")
     # A Unix socket is protected by the mode of its file.
     if settings.uds is None:
         check_exposure(settings, origins.get("host", ""))
+
+
+def _check_proxies(settings: Settings, origin: str) -> None:
+    try:
+        TrustedProxies(settings.forwarded_allow_ips)
+    except ValueError as error:
+        raise SettingsError(
+            f"{origin}: {error}; use addresses, networks such as 10.0.0.0/8, `unix` or `*`"
+        ) from error
 
 
 def check_exposure(settings: Settings, origin: str) -> None:

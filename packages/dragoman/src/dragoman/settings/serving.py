@@ -131,6 +131,16 @@ class ServingSettings(Struct, frozen=True, kw_only=True):
             metavar="HOST",
         ),
     ] = ()
+    forwarded_allow_ips: Annotated[
+        tuple[str, ...],
+        Option(
+            "Access",
+            "Reverse proxy whose `X-Forwarded-For` and `X-Forwarded-Proto` name the client: an "
+            "address, a network, `unix` for a Unix socket, or `*`. By default these headers are "
+            "ignored. Repeatable.",
+            metavar="ADDRESS",
+        ),
+    ] = ()
     strict: Annotated[
         bool,
         Option(
