@@ -11,7 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.store import Append, Bounds, Delete, Item, Key, Put, SqliteStore, StoreUnavailable
+from dragoman.store import (
+    HEALTHY,
+    Append,
+    Bounds,
+    Delete,
+    Item,
+    Key,
+    Put,
+    SqliteStore,
+    StoreUnavailable,
+)
 from dragoman.store.sqlite import RunLock, is_alive
 
 from .backends import key, put
@@ -223,6 +233,7 @@ async def test_removed_store_file_fails_reads_and_writes(
         with pytest.raises(StoreUnavailable, match="its file was removed or replaced"):
             await request
     assert f"{name} was removed or replaced while the server runs; restart it" in caplog.text
+    assert (await store.check_health()).fault == "its file was removed or replaced"
     await store.close()
 
 
@@ -248,3 +259,111 @@ async def test_clock_set_forward_deletes_nothing_for_an_hour(
     monotonic += 3600
     assert await store.clean() == 1
     await store.close()
+
+
+def crash(path: Path, n_records: int) -> None:
+    """Store records in a process that is killed."""
+    program = """
+import asyncio, os, sys
+from pathlib import Path
+from dragoman.store import Key, Put, SqliteStore
+
+async def main():
+    store = SqliteStore(Path(sys.argv[1]))
+    await store.open()
+    for number in range(int(sys.argv[2])):
+        await store.commit(Put(Key("me", "response", f"r{number}"), 0, b"x" * 3000))
+    os.kill(os.getpid(), 9)
+
+asyncio.run(main())
+"""
+    subprocess.run([sys.executable, "-c", program, path, str(n_records)], check=False, timeout=60)
+
+
+def damage(wal: Path, kind: str) -> None:
+    data = bytearray(wal.read_bytes())
+    match kind:
+        case "none":
+            pass
+        case "bit":
+            data[len(data) // 2] ^= 1
+        case "header":
+            data[18] ^= 1
+        case "truncated":
+            del data[len(data) // 2 :]
+        case "frames":
+            # At the end of a frame, where nothing in the file tells it.
+            del data[32 + 9 * (4096 + 24) :]
+        case _:
+            data.clear()
+    wal.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("none", None),
+        ("bit", "SQLite has dropped"),
+        ("header", "SQLite has dropped"),
+        ("truncated", "ends within a page"),
+        ("frames", "lacks the last"),
+        ("empty", "lacks the last"),
+    ],
+)
+async def test_sqlite_damaged_wal_is_reported_at_start(
+    tmp_path: Path, kind: str, words: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "x.db"
+    # The schema is in the file itself, as after any checkpoint.
+    await (await open_store(path)).close()
+    crash(path, 20)
+    damage(tmp_path / "x.db-wal", kind)
+    store = await open_store(path)
+    health = await store.check_health()
+    n_stored = len(await store.load_page("me", "response", limit=99))
+    assert health.fault is None
+    if words is None:
+        assert (n_stored, health.warning, caplog.text) == (20, None, "")
+    else:
+        assert n_stored < 20
+        assert health.warning is not None
+        assert words in health.warning
+        # What is lost is counted, since the killed process has noted what it promised.
+        assert f"lacks the last {20 - n_stored} stored objects" in health.warning
+        assert health.warning.split("; ")[0] in caplog.text
+    await store.close()
+    # It is told once; the next start finds an intact file.
+    store = await open_store(path)
+    assert (await store.check_health()).warning is None
+    assert list((tmp_path / "x.db-runs").iterdir()) != []
+    await store.close()
+    assert list((tmp_path / "x.db-runs").iterdir()) == []
+
+
+async def test_sqlite_older_file_is_reported_at_start(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    store = await open_store(path)
+    await put(store, "a")
+    await store.close()
+    backup = path.read_bytes()
+    crash(path, 5)
+    for name in ("x.db-wal", "x.db-shm"):
+        (tmp_path / name).unlink()
+    path.write_bytes(backup)
+    store = await open_store(path)
+    warning = (await store.check_health()).warning
+    assert warning is not None
+    assert "lacks the last 5 stored objects" in warning
+    await store.close()
+
+
+async def test_sqlite_open_beside_writing_process_reports_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    writer = await open_store(path)
+    for number in range(30):
+        await put(writer, f"r{number}", b"x" * 3000)
+        if number % 10 == 5:
+            other = await open_store(path)
+            assert await other.check_health() == HEALTHY
+            await other.close()
+    await writer.close()

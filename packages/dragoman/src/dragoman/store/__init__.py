@@ -4,6 +4,7 @@ entries. `protocol` has the interface.
 
 from .memory import MemoryStore
 from .protocol import (
+    HEALTHY,
     UNCLAIMED_RUN,
     Append,
     Bounds,
@@ -20,12 +21,14 @@ from .protocol import (
     SeriesEntry,
     Store,
     StoreFull,
+    StoreHealth,
     StoreUnavailable,
     is_storable,
 )
 from .sqlite import SqliteStore
 
 __all__ = [
+    "HEALTHY",
     "UNCLAIMED_RUN",
     "Append",
     "Bounds",
@@ -44,6 +47,7 @@ __all__ = [
     "SqliteStore",
     "Store",
     "StoreFull",
+    "StoreHealth",
     "StoreUnavailable",
     "is_storable",
 ]

@@ -89,18 +89,19 @@ class GroupWriter:
     """The thread that owns the writing connection and groups queued writes. A disk
     error fails the whole group.
 
-    check_files: raises StoreUnavailable if a commit would not be durable.
+    acknowledge: called after a commit, before it is acknowledged; raises
+        StoreUnavailable if it is not durable.
     """
 
     def __init__(
         self,
         connection: sqlite3.Connection,
         loop: asyncio.AbstractEventLoop,
-        check_files: Callable[[], None],
+        acknowledge: Callable[[sqlite3.Connection], None],
     ) -> None:
         self._connection = connection
         self._loop = loop
-        self._check_files = check_files
+        self._acknowledge = acknowledge
         self._queue: queue.SimpleQueue[_WriteJob | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
@@ -147,7 +148,7 @@ class GroupWriter:
                 job.run(connection)
             connection.execute("COMMIT")
             # Afterwards: what was written to a removed file must not be acknowledged.
-            self._check_files()
+            self._acknowledge(connection)
         except (sqlite3.Error, StoreUnavailable) as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from .deletion_clock import DeletionClock
 from .eviction import Evictions, OwnerUse
 from .protocol import (
+    HEALTHY,
     Append,
     Bounds,
     Change,
@@ -31,6 +32,7 @@ from .protocol import (
     Replace,
     SeriesEntry,
     StoreFull,
+    StoreHealth,
     check_pinned_bytes,
     is_storable,
 )
@@ -87,6 +89,9 @@ class MemoryStore:
 
     def share(self, list_owners: Callable[[], Collection[str]]) -> None:
         self._list_owners = list_owners
+
+    async def check_health(self) -> StoreHealth:
+        return HEALTHY
 
     async def open(self) -> None:
         """Does nothing: memory needs no opening."""

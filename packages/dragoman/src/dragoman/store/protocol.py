@@ -240,6 +240,20 @@ def check_pinned_bytes(
         )
 
 
+class StoreHealth(Struct, frozen=True):
+    """The condition of a store.
+
+    fault: why no change can be stored; None if it can be.
+    warning: what an operator must know although the store works, such as lost records.
+    """
+
+    fault: str | None = None
+    warning: str | None = None
+
+
+HEALTHY = StoreHealth()
+
+
 class Store(Protocol):
     """A store.
 
@@ -259,6 +273,10 @@ class Store(Protocol):
         """Divide the bytes of pinned records among the owners that are listed when a
         record grows. Called before `open`, or never: then there are no shares.
         """
+        ...
+
+    async def check_health(self) -> StoreHealth:
+        """Return the condition of the store."""
         ...
 
     async def open(self) -> None:

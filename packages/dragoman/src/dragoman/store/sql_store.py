@@ -8,11 +8,13 @@ from typing import TypeVar
 
 from .deletion_clock import DeletionClock
 from .protocol import (
+    HEALTHY,
     Bounds,
     Key,
     Record,
     RecordChain,
     SeriesEntry,
+    StoreHealth,
 )
 from .sql import Steps, select_chain, select_entries, select_entry, select_page, select_record
 
@@ -43,6 +45,9 @@ class SqlStore(ABC):
 
     def share(self, list_owners: Callable[[], Collection[str]]) -> None:
         self._list_owners = list_owners
+
+    async def check_health(self) -> StoreHealth:
+        return HEALTHY
 
     @abstractmethod
     async def _read(self, steps: Steps[T]) -> T:

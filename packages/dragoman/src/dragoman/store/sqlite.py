@@ -26,8 +26,9 @@ from typing import Literal, TypeVar
 
 from . import sql
 from .group_writer import GroupWriter, build_unavailable_error, run_steps
-from .protocol import Bounds, Change, Record, StoreUnavailable
+from .protocol import Bounds, Change, Record, StoreHealth, StoreUnavailable
 from .sql_store import SqlStore
+from .wal_check import WalContent, find_dropped_frames, read_wal
 
 log = logging.getLogger(__name__)
 
@@ -69,12 +70,21 @@ class SqliteStore(SqlStore):
         self._busy_timeout = busy_timeout
         self._run = "run_" + secrets.token_hex(16)
         self._identities: dict[Path, tuple[int, int] | None] = {}
+        self._fault: str | None = None
+        self._warning: str | None = None
         self._writer: GroupWriter | None = None
         self._reader_pool: ThreadPoolExecutor | None = None
 
     @property
     def run(self) -> str:
         return self._run
+
+    async def check_health(self) -> StoreHealth:
+        try:
+            await self._run_in_thread(self._check_files)
+        except StoreUnavailable:
+            return StoreHealth(self._fault or "it is closed", self._warning)
+        return StoreHealth(None, self._warning)
 
     async def open(self) -> None:
         """Create or migrate the file.
@@ -95,7 +105,7 @@ class SqliteStore(SqlStore):
             self._reader_pool = None
             reader_pool.shutdown(wait=False)
             raise
-        self._writer = GroupWriter(connection, loop, self._check_files)
+        self._writer = GroupWriter(connection, loop, self._acknowledge)
 
     async def close(self) -> None:
         writer = self._writer
@@ -168,13 +178,17 @@ class SqliteStore(SqlStore):
                 f"The store {self._path} cannot be opened: {error.strerror}."
             ) from error
         try:
+            wal = self._path.with_name(f"{self._path.name}-wal")
+            unread = read_wal(wal)
             connection = self._connect()
             try:
+                # Before the first write, which goes over what was dropped.
+                if unread is not None:
+                    n_dropped = find_dropped_frames(wal, unread, connection)
+                    self._report_dropped_frames(unread, n_dropped)
                 self._migrate(connection)
-                self._identities = {
-                    path: _identify(path)
-                    for path in (self._path, self._path.with_name(f"{self._path.name}-wal"))
-                }
+                self._report_lost_records(connection)
+                self._identities = {path: _identify(path) for path in (self._path, wal)}
             except BaseException:
                 connection.close()
                 raise
@@ -225,6 +239,11 @@ class SqliteStore(SqlStore):
             raise
         return connection
 
+    def _acknowledge(self, connection: sqlite3.Connection) -> None:
+        """Check that what was committed is durable, and note how far it goes."""
+        self._check_files()
+        self._run_lock.note_acknowledged(_read_last_position(connection))
+
     def _check_files(self) -> None:
         """Check that the store is still at its path: SQLite would go on with the files
         that it has open, which are lost when the process ends.
@@ -232,16 +251,46 @@ class SqliteStore(SqlStore):
         Raises:
             StoreUnavailable: a file was removed or replaced.
         """
-        for path, identity in self._identities.items():
-            if _identify(path) != identity:
-                log.error(
-                    "the store failed: %s was removed or replaced while the server runs; restart "
-                    "it to use the file that is there now",
-                    path,
-                )
-                raise StoreUnavailable(
-                    "The store is unavailable: its file was removed or replaced."
-                )
+        missing = (
+            path for path, identity in self._identities.items() if _identify(path) != identity
+        )
+        if (path := next(missing, None)) is None:
+            self._fault = None
+            return
+        if self._fault is None:
+            log.error(
+                "the store failed: %s was removed or replaced while the server runs; restart "
+                "it to use the file that is there now",
+                path,
+            )
+        self._fault = "its file was removed or replaced"
+        raise StoreUnavailable(f"The store is unavailable: {self._fault}.")
+
+    def _report_dropped_frames(self, wal: WalContent, n_frames: int) -> None:
+        if n_frames:
+            self._warn(
+                f"the write-ahead log of the store {self._path} is damaged: SQLite has dropped "
+                f"{n_frames} of its {wal.committed} pages, and with them the last stored changes"
+            )
+        elif wal.has_partial_frame:
+            self._warn(
+                f"the write-ahead log of the store {self._path} ends within a page: the last "
+                "change was not stored completely, or the file was truncated"
+            )
+
+    def _report_lost_records(self, connection: sqlite3.Connection) -> None:
+        """Compare the store with what processes that have died had acknowledged."""
+        acknowledged = take_acknowledged(self._runs_directory)
+        lost = acknowledged - _read_last_position(connection)
+        if lost > 0:
+            self._warn(
+                f"the store {self._path} lacks the last {lost} stored objects, which clients were "
+                "told to be stored: the file is damaged, or was replaced by an older one"
+            )
+
+    def _warn(self, text: str) -> None:
+        log.error("%s", text)
+        self._warning = text if self._warning is None else f"{self._warning}; {text}"
 
     async def _read(self, steps: sql.Steps[T]) -> T:
         def read() -> T:
@@ -275,6 +324,14 @@ class SqliteStore(SqlStore):
         return await self._writer.write(work)
 
 
+def _read_last_position(connection: sqlite3.Connection) -> int:
+    """Return the position of the last record that was ever stored."""
+    row = connection.execute(
+        "SELECT seq FROM sqlite_sequence WHERE name = 'dragoman_records'"
+    ).fetchone()
+    return 0 if row is None else row[0]
+
+
 def _identify(path: Path) -> tuple[int, int] | None:
     """Return what tells a file from another one of its name; None if it is not there."""
     try:
@@ -293,13 +350,38 @@ class RunLock:
     def __init__(self, directory: Path, run: str) -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
         self._path = directory / run
+        self._acknowledged = 0
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         if not _lock(self._file):
             raise OSError(f"cannot lock {self._path}")
 
+    def note_acknowledged(self, position: int) -> None:
+        """Note the last record that clients were told to be stored. If this process
+        dies, the next one finds it.
+        """
+        if position != self._acknowledged:
+            self._acknowledged = position
+            # It is a precaution: what was stored is stored without it.
+            with suppress(OSError):
+                os.lseek(self._file, 0, os.SEEK_SET)
+                os.write(self._file, b"%020d" % position)
+
     def release(self) -> None:
         os.close(self._file)
         self._path.unlink(missing_ok=True)
+
+
+def take_acknowledged(directory: Path) -> int:
+    """Return the last record that any dead process has acknowledged, and remove the
+    files of these.
+    """
+    acknowledged = 0
+    for path in directory.iterdir():
+        with suppress(OSError, ValueError):
+            # An empty file may belong to a process that has not locked it yet.
+            if (text := path.read_bytes()) and not is_alive(directory, path.name):
+                acknowledged = max(acknowledged, int(text))
+    return acknowledged
 
 
 def is_alive(directory: Path, run: str) -> bool:

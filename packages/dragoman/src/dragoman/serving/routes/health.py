@@ -11,6 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 from ..._version import VERSION
 from ...dialects.ollama.response_schemas import VersionObject
 from ...pipeline.model_registry import Models
+from ...store import HEALTHY
 from ..api_description import ApiResponse, response
 from ..auth import Access
 from ..error_envelope import OPENAI
@@ -55,13 +56,23 @@ class ModelFault:
 
 
 async def check_health(http: HttpRequest) -> JsonResponse | Responder:
-    """Return 200 with an empty body if all engines are ready, as vLLM does; otherwise
-    503 and the reason.
+    """Return 200 with an empty body if all engines and the store are ready, as vLLM
+    does; otherwise 503 and the reason.
+
+    A store that works, but has lost something, adds a warning to the 200.
     """
     if http.service.models.is_closed:
         return JsonResponse(msgspec.json.encode({"reason": "the server is shutting down"}), 503)
     unready = find_unready_model(http.service.models, http.service.options.progress_timeout)
-    return JsonResponse(b"") if unready is None else JsonResponse(msgspec.json.encode(unready), 503)
+    if unready is not None:
+        return JsonResponse(msgspec.json.encode(unready), 503)
+    store = HEALTHY if http.service.store is None else await http.service.store.check_health()
+    if store.fault is not None:
+        reason = f"the store is unavailable: {store.fault}"
+        return JsonResponse(msgspec.json.encode({"reason": reason}), 503)
+    if store.warning is not None:
+        return JsonResponse(msgspec.json.encode({"warning": store.warning}))
+    return JsonResponse(b"")
 
 
 def find_unready_model(models: Models, progress_timeout: float) -> ModelFault | None:
