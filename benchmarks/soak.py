@@ -1,7 +1,10 @@
 """Mixed requests against a server process for minutes: does it leak memory, descriptors
 or threads, or fall behind?
 
-    python benchmarks/soak.py --minutes 20
+    python benchmarks/soak.py --minutes 20 --workers 2
+
+Each minute it prints the resident memory of every process, and at the end the slope of
+their sum in MB per hour.
 
 The first fifth warms up: caches that are bounded fill. After that the resident memory,
 the open descriptors, the threads and the lag of the event loop, measured from outside
@@ -69,12 +72,30 @@ class Sample:
     lag: float
 
 
-def measure(pid: int, lag: float) -> Sample:
-    """Of a process under Linux."""
+def find_processes(pid: int) -> list[int]:
+    """Return a server and its workers, without what these run."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [pid, *map(int, children.split())]
+
+
+def read_memory(pid: int) -> int:
+    """Return the resident bytes of a process."""
+    return int(_read_status(pid)["VmRSS"].split()[0]) * 1024
+
+
+def measure(pids: list[int], lag: float) -> Sample:
+    """Of processes under Linux, in total."""
+    return Sample(
+        sum(map(read_memory, pids)),
+        sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids),
+        sum(int(_read_status(pid)["Threads"]) for pid in pids),
+        lag,
+    )
+
+
+def _read_status(pid: int) -> dict[str, str]:
     status = Path(f"/proc/{pid}/status").read_text()
-    fields = dict(line.split(":", 1) for line in status.splitlines())
-    descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-    return Sample(int(fields["VmRSS"].split()[0]) * 1024, descriptors, int(fields["Threads"]), lag)
+    return dict(line.split(":", 1) for line in status.splitlines())
 
 
 class Client:
@@ -163,12 +184,19 @@ class Client:
 
 async def watch(http: httpx2.AsyncClient, pid: int, begin: float, until: float) -> list[Sample]:
     samples: list[Sample] = []
+    pids = find_processes(pid)
+    first = time.monotonic()
+    minute = 0
     while time.monotonic() < until:
         started = time.monotonic()
         await http.get("/health")
         lag = time.monotonic() - started
         if started >= begin:
-            samples.append(measure(pid, lag))
+            samples.append(measure(pids, lag))
+        if started - first >= 60 * minute:
+            memory = ", ".join(f"{read_memory(pid) / 1e6:.1f}" for pid in pids)
+            print(f"minute {minute}: resident {memory} MB", flush=True)
+            minute += 1
         await asyncio.sleep(1)
     return samples
 
@@ -184,6 +212,12 @@ def report(samples: list[Sample], counts: Counter[str]) -> list[str]:
         print(f"{name:12} {first:14,.0f} -> {last:14,.0f}  {(last - first) / first:+.1%}")
         if last > first * (1 + allowed) + SLACK[name]:
             wrong.append(f"{name} grew from {first:,.0f} to {last:,.0f}")
+    if len(samples) > 1:
+        # One sample a second.
+        fit = statistics.linear_regression(
+            range(len(samples)), [sample.memory / 1e6 for sample in samples]
+        )
+        print(f"slope        {fit.slope * 3600:+.1f} MB per hour in all processes")
     lags = sorted(sample.lag for sample in samples)
     p99 = lags[min(len(lags) - 1, int(len(lags) * 0.99))]
     drift = statistics.median(s.lag for s in samples[-third:]) / statistics.median(
@@ -214,6 +248,7 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--model", default="tiny")
+    parser.add_argument("--workers", type=int, default=1)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         command = [
@@ -232,8 +267,8 @@ def main() -> int:
             f"sqlite:{folder}/store.db",
             "--max-model-len",
             "1024",
-            "--kv-cache-tokens",
-            "8192",
+            "--workers",
+            str(arguments.workers),
         ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None

@@ -1,5 +1,5 @@
-"""Workers that are killed under load: no acknowledged response is lost, no client
-hangs, and all work ends.
+"""Workers that are killed or stand still under load: no acknowledged response is lost,
+no client hangs, all work ends, and a revoked key is refused.
 
 TEST_KILLS=1000 pytest -m long tests/launch/multiprocess/test_kills.py
 """
@@ -9,18 +9,25 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import sys
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
 import pytest
 from tests.store.cluster import MISSING, cluster, programs
 
+from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
+
 from .load import Load, is_settled, read_response, start_endless
-from .processes import TIMEOUT, serving
+from .processes import LOST, TIMEOUT, Client, serving
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
 
-KILLS = int(os.environ.get("TEST_KILLS", "40"))
+KILLS = int(os.environ.get("TEST_KILLS", "50"))
 
 
 def kill_workers(folder: Path, kills: int, count: int, *options: str) -> Load:
@@ -70,6 +77,89 @@ def test_four_workers_killed_repeatedly_lose_no_responses(tmp_path: Path) -> Non
         f"background"
     )
     print(dict(load.outcomes))
+
+
+class KeyClient(Client):
+    """Sends a key with every request.
+
+    timeout: seconds for every read.
+    """
+
+    def __init__(self, address: str, key: str, timeout: float = TIMEOUT) -> None:
+        super().__init__(address)
+        self._key = key
+        self._timeout = timeout
+
+    def connect(self) -> HTTPConnection:
+        connection = super().connect()
+        connection.timeout = self._timeout
+        return connection
+
+    @contextmanager
+    def open(
+        self, method: str, path: str, body: str | None, headers: Mapping[str, str]
+    ) -> Generator[HTTPResponse]:
+        keyed = {**headers, "authorization": f"Bearer {self._key}"}
+        with super().open(method, path, body, keyed) as response:
+            yield response
+
+
+REVOCATION_SECONDS = 2.0
+PROBES = 12
+"""Requests after a revocation, over workers that the system chooses."""
+
+
+def revoke_while_disturbed(folder: Path, disturbances: int, count: int) -> Load:
+    """Kill and stop workers under load, and revoke a key each time: no healthy worker
+    accepts it two seconds later.
+    """
+    chance = random.Random(17)
+    keys = folder / "keys.yaml"
+
+    def add(tenants: dict[str, Tenant]) -> None:
+        for name in ("load", *(f"k{number}" for number in range(disturbances))):
+            role = "admin" if name == "load" else "user"
+            tenants[name] = Tenant(secrets=(KeyHash(hash_key(name)),), role=role)
+
+    edit_key_file(keys, add)
+    with serving(folder, "--keys-file", str(keys), count=count) as running:
+        admin = KeyClient(running.address, "load")
+        headers = {"authorization": "Bearer load"}
+
+        def is_whole(restarts: int) -> bool:
+            metrics = running.read_metrics(headers)
+            total = metrics["dragoman_worker_restarts_total", frozenset[tuple[str, str]]()]
+            return total >= restarts and metrics["dragoman_workers", frozenset()] == count
+
+        with Load(admin) as load:
+            for number in range(disturbances):
+                revoked = f"k{number}"
+                probe = KeyClient(running.address, revoked, REVOCATION_SECONDS)
+                running.wait_until(lambda probe=probe: probe.get("/v1/models")[0] == 200)
+                is_kill = chance.random() < 0.5
+                pid = running.pids[chance.randrange(count)]
+                os.kill(pid, signal.SIGKILL if is_kill else signal.SIGSTOP)
+                edit_key_file(keys, lambda tenants, name=revoked: tenants.pop(name))
+                running.process.send_signal(signal.SIGHUP)
+                time.sleep(REVOCATION_SECONDS)
+                for _ in range(PROBES):
+                    # A stopped worker answers nothing until it is replaced.
+                    with suppress(*LOST):
+                        status = probe.get("/v1/models")[0]
+                        assert status == 401, (number, is_kill, status)
+                        load.outcomes["revoked"] += 1
+                running.wait_until(lambda number=number: is_whole(number + 1))
+                assert not load.problems, load.problems
+        load.check_stored()
+        assert load.outcomes["revoked"] > disturbances
+        assert running.stop() == 0
+    return load
+
+
+@pytest.mark.long
+def test_revocation_reaches_workers_beside_killed_and_stopped_ones(tmp_path: Path) -> None:
+    load = revoke_while_disturbed(tmp_path, KILLS, 3)
+    print(f"{KILLS} kills and stops: {len(load.acknowledged)} acknowledged, {dict(load.outcomes)}")
 
 
 def test_follower_receives_response_failed_when_worker_dies(tmp_path: Path) -> None:
