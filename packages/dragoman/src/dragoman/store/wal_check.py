@@ -78,8 +78,9 @@ def find_dropped_frames(path: Path, before: WalContent, connection: sqlite3.Conn
     """
     found: int = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
     now = read_wal(path)
-    # Another process has begun a new generation meanwhile: it has read the former one.
-    if now is not None and now.committed and now.salts != before.salts:
+    # Another process has removed the file or begun a new generation meanwhile, so it has
+    # read the former one.
+    if now is None or now.salts != before.salts:
         return 0
     return max(0, before.committed - max(found, 0))
 
