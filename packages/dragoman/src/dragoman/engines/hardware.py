@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
@@ -12,6 +14,9 @@ _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
 MAX_TORCH_KV_BYTES = 4 << 30
 """Largest default size of a torch KV cache in main memory, bytes."""
+_MADV_POPULATE_WRITE = 23
+"""Since Linux 5.14; Python's mmap does not have it."""
+_POPULATED_BYTES = 1 << 20
 KV_MEMORY_FRACTION = 4
 """A KV cache in main memory takes at most 1 / KV_MEMORY_FRACTION of the memory that is
 available at load time.
@@ -28,6 +33,27 @@ def count_usable_cores(cgroup: Path = _CGROUP) -> int:
     if quota.isdecimal() and period.strip().isdecimal():
         cores = min(cores, ceil(int(quota) / int(period)))
     return max(cores, 1)
+
+
+def populate_memory(address: int, nbytes: int) -> bool:
+    """Let the system provide all pages of a range that is allocated but unused; return
+    whether it did.
+
+    The content does not change, so it may be in use meanwhile.
+    """
+    if sys.platform != "linux":
+        return False
+    page = os.sysconf("SC_PAGE_SIZE")
+    begin = -(-address // page) * page
+    end = (address + nbytes) // page * page
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    # In pieces: meanwhile other threads cannot map memory, to start a thread for
+    # instance.
+    return all(
+        madvise(start, min(_POPULATED_BYTES, end - start), _MADV_POPULATE_WRITE) == 0
+        for start in range(begin, end, _POPULATED_BYTES)
+    )
 
 
 def find_available_memory(cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> int | None:

@@ -98,6 +98,10 @@ class LocalModels(Struct, frozen=True, kw_only=True):
         measure_kv_cache: Returns the bytes of main memory that the KV cache may take.
         describe_device: Describes the device that it computes on, for the log.
         dtype: The data type that it always computes in; None if it has several.
+        kv_block_size: Tokens of a block of its KV cache, for the log; None without
+            blocks, or if they are not known.
+        takes_kv_cache_at_start: Whether its KV cache, in float32, has all of its memory
+            from the start on.
         build_front_end: Builds the model of a process that shares the engine with
             others. Arguments: the settings, the clock, the model's path and its name.
             None if the engine cannot have a process of its own.
@@ -111,6 +115,8 @@ class LocalModels(Struct, frozen=True, kw_only=True):
     measure_kv_cache: Callable[[Settings, Path], int] | None = None
     describe_device: Callable[[Settings], str] | None = None
     dtype: str | None = None
+    kv_block_size: int | None = None
+    takes_kv_cache_at_start: bool = False
     build_front_end: Callable[[Settings, Clock, Path, str, FrontEnd], ServedModel] | None = None
 
 

@@ -8,11 +8,10 @@ from typing import Protocol, runtime_checkable
 from ..hub import format_bytes
 from ..parsers import registry
 from ..pipeline.engine_backends import TokenBackend
-from ..pipeline.served_model import ServedModel
+from ..pipeline.served_model import ModelDetails, ServedModel
 from ..settings import Settings
 from .engine_registry import find_engine
 from .engine_spec import LocalModels
-
 
 @runtime_checkable
 class HasKvCapacity(Protocol):
@@ -50,10 +49,21 @@ def describe_loaded(settings: Settings, model: ServedModel) -> list[str]:
         weights.append(f"commit {details.revision}")
     context = f"context {model.max_model_len} tokens"
     if isinstance(engine, HasKvCapacity):
-        size = details.kv_bytes_per_token and engine.num_kv_tokens * details.kv_bytes_per_token
-        memory = "" if not size else f" ({format_bytes(size)} in 16 bits when full)"
-        context += f", KV cache of {engine.num_kv_tokens} tokens{memory}"
+        context += f", {_describe_kv_cache(details, local, engine.num_kv_tokens)}"
     return [", ".join(weights), context, *_describe_formats(settings, model)]
+
+
+def _describe_kv_cache(details: ModelDetails, local: LocalModels | None, num_tokens: int) -> str:
+    text = f"KV cache of {num_tokens} tokens"
+    if local is not None and local.kv_block_size is not None:
+        text += f" in {-(-num_tokens // local.kv_block_size)} blocks"
+    size = details.kv_bytes_per_token and num_tokens * details.kv_bytes_per_token
+    if not size:
+        return text
+    if local is not None and local.takes_kv_cache_at_start:
+        # In float32, twice the size that the details have.
+        return f"{text} ({format_bytes(2 * size)}, taken at the start)"
+    return f"{text} ({format_bytes(size)} in 16 bits when full)"
 
 
 def _find_device(settings: Settings, local: LocalModels | None) -> str:

@@ -164,6 +164,8 @@ class BatchingEngine:
         stepper = Stepper(
             self._model, self._config.scheduler, self._config.num_kv_tokens, files, version
         )
+        if self._config.allocates_at_start:
+            stepper.allocate()
         if self._has_failed:
             await asyncio.to_thread(_check_recovery, stepper)
             self._has_failed = False

@@ -20,6 +20,7 @@ class EngineConfig(Struct, frozen=True):
     stall_after: seconds without a step, while there is work, after which the engine is
         not ready.
     step_timeout: seconds after which a step counts as hung and the engine as failed.
+    allocates_at_start: the KV cache exists before the first step.
     """
 
     max_model_len: int
@@ -28,6 +29,7 @@ class EngineConfig(Struct, frozen=True):
     stall_after: float = 60.0
     step_timeout: float = 300.0
     scheduler: SchedulerConfig = SchedulerConfig()
+    allocates_at_start: bool = False
 
 
 DEFAULT_MAX_NUM_SEQS = 64

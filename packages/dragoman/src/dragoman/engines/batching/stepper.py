@@ -110,6 +110,10 @@ class Stepper:
             outputs += self._sample([chunks[index].sequence for index in indices], states, indices)
         return outputs
 
+    def allocate(self) -> None:
+        """Allocate the KV cache, which otherwise exists from the first step on."""
+        self._get_runner()
+
     def _get_runner(self) -> Runner:
         if self._runner is None:
             # Built in the first step, and again after a sleep has freed its memory.

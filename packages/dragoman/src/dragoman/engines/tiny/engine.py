@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ...core.encoder_requests import EmbeddingInfo, Embeddings, EmbedRequest
@@ -26,6 +27,11 @@ from .llama import Llama, TokenBatch, read_model
 from .paged_attention import CHUNK, CHUNK_BLOCKS, count_chunks
 from .paged_llama import PagedLlama
 
+_MIN_KV_TOKENS = 32_768
+_MAX_KV_TOKENS = 131_072
+"""Bounds of the KV cache, which holds one longest context: the embedded model is for
+demonstrations and tests, where each worker takes this memory.
+"""
 _TOKENS_PER_BATCH = 4 * CHUNK
 
 
@@ -110,8 +116,10 @@ class TinyEngine(BatchingEngine):
         rng_factory: RngFactory,
         clock: Callable[[], float] = time.monotonic,
         files: BlockFiles | None = None,
+        *,
+        populates_cache: bool = False,
     ) -> None:
-        paged = PagedLlama(model)
+        paged = PagedLlama(model, populates_cache=populates_cache)
         super().__init__(paged, config, rng_factory, clock, name="tiny-engine", files=files)
         self.embedder = TinyEmbedder(paged.get_model, config.max_model_len, config.max_num_waiting)
         """Started separately from the engine, on demand."""
@@ -122,6 +130,8 @@ def load(
     limits: EngineLimits | None = None,
     rng_factory: RngFactory = build_rng,
     files: BlockFiles | None = None,
+    *,
+    populates_cache: bool = False,
 ) -> TinyEngine:
     """Load the engine from a directory of config.json and *.safetensors. It is not
     started.
@@ -129,11 +139,15 @@ def load(
     rng_factory: builds the random generator of a sequence; by default seeded with the
         request's seed.
     files: as in BatchingEngine.
+    populates_cache: take the memory of the KV cache at the start, not as it is used.
 
     Raises: EngineError for an unsupported model.
     """
     model = read_model(directory)
     config = (limits or EngineLimits()).build_config(
-        max_positions=model.config.max_positions, num_kv_tokens=131072, max_num_batched_tokens=512
+        max_positions=model.config.max_positions,
+        num_kv_tokens=min(_MAX_KV_TOKENS, max(_MIN_KV_TOKENS, model.config.max_positions)),
+        max_num_batched_tokens=512,
     )
-    return TinyEngine(model, config, rng_factory, files=files)
+    config = replace(config, allocates_at_start=populates_cache)
+    return TinyEngine(model, config, rng_factory, files=files, populates_cache=populates_cache)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import Thread
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from ..batching import (
     NumpySampledRows,
     SamplingState,
 )
+from ..hardware import populate_memory
 from ..safetensors_reader import Tensors
 from .llama import Llama, TokenBatch
 from .paged_attention import CHUNK_BLOCKS, QuerySpan, SingleQueries, count_chunks
@@ -26,8 +28,9 @@ Ints = NDArray[np.int64]
 class PagedLlama:
     """Implements `batching.Model` with a Llama."""
 
-    def __init__(self, model: Llama) -> None:
+    def __init__(self, model: Llama, *, populates_cache: bool = False) -> None:
         self._model = model
+        self._populates_cache = populates_cache
 
     @property
     def vocab(self) -> int:
@@ -51,7 +54,7 @@ class PagedLlama:
 
     def build_runner(self, num_blocks: int, num_state_slots: int = 0) -> LlamaRunner:
         del num_state_slots
-        return LlamaRunner(self.get_model, num_blocks)
+        return LlamaRunner(self.get_model, num_blocks, populates_cache=self._populates_cache)
 
     def prepare_weights(self, tensors: Tensors) -> Callable[[], None]:
         model = self._model.with_weights(tensors)
@@ -68,9 +71,19 @@ class PagedLlama:
 class LlamaRunner:
     """Implements `batching.Runner`."""
 
-    def __init__(self, get_model: Callable[[], Llama], num_blocks: int) -> None:
+    def __init__(
+        self, get_model: Callable[[], Llama], num_blocks: int, *, populates_cache: bool = False
+    ) -> None:
         self._get_model = get_model
-        self._cache = get_model().build_cache(num_blocks)
+        self._cache = cache = get_model().build_cache(num_blocks)
+        if populates_cache:
+            # Otherwise a server's memory grows for hours, page by page. In a thread,
+            # since it takes a tenth of a second.
+            Thread(
+                target=lambda: populate_memory(cache.ctypes.data, cache.nbytes),
+                name="tiny-cache",
+                daemon=True,
+            ).start()
 
     def close(self) -> None:
         self._cache = self._cache[:, :0]

@@ -57,6 +57,7 @@ SPEC = EngineSpec(
     needs_argument=True,
     local=LocalModels(
         format=SAFETENSORS,
+        kv_block_size=16,
         accepts=accepts,
         check_architecture=check_architecture,
         build_front_end=build_directory_front_end,

@@ -22,6 +22,7 @@ def build_tiny(settings: Settings, clock: Clock, path: str) -> ServedModel:
         directory,
         build_engine_limits(settings),
         files=build_block_files(settings, directory, "dragoman"),
+        populates_cache=True,
     )
     name = directory.name if path else "tiny"
     return build_batching_model(

@@ -76,6 +76,7 @@ SPEC = EngineSpec(
     needs_argument=True,
     local=LocalModels(
         format=SAFETENSORS,
+        kv_block_size=16,
         accepts=accepts,
         check_architecture=check_architecture,
         measure_kv_cache=measure_kv_cache,
