@@ -66,7 +66,7 @@ async def test_owners_take_turns():
     await asyncio.gather(*tasks)
 
 
-async def test_owner_that_returns_at_once_waits_for_others():
+async def test_returning_owner_waits_for_others():
     jobs = Jobs(1)
     tasks = await jobs.submit("b0", "b1", "b2", "a0", "c0")
     for number in range(1, 4):

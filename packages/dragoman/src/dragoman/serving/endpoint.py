@@ -239,6 +239,6 @@ def format_address(client: tuple[str, int] | None) -> str:
     if client is None or not client[0]:
         return "-"
     host, port = client
-    shown = f"[{host}]" if ":" in host else host
+    name = f"[{host}]" if ":" in host else host
     # A proxy reports no port.
-    return f"{shown}:{port}" if port else shown
+    return f"{name}:{port}" if port else name

@@ -157,7 +157,7 @@ def revoke_while_disturbed(folder: Path, disturbances: int, count: int) -> Load:
 
 
 @pytest.mark.long
-def test_revocation_reaches_workers_beside_killed_and_stopped_ones(tmp_path: Path) -> None:
+def test_revocation_reaches_all_healthy_workers(tmp_path: Path) -> None:
     load = revoke_while_disturbed(tmp_path, KILLS, 3)
     print(f"{KILLS} kills and stops: {len(load.acknowledged)} acknowledged, {dict(load.outcomes)}")
 
