@@ -101,6 +101,21 @@ async def test_batch_every_line_gets_result():
         assert (file.purpose, file.filename) == ("batch_output", f"{batch.id}_output.jsonl")
 
 
+async def test_batch_of_other_key_does_not_wait_for_flood():
+    options = ServingOptions(batch_concurrency=1, api_key=("a", "b"))
+    async with run_background_server(options=options) as server:
+        flood = [
+            await begin(server.openai("b"), *(line(f"r{number}") for number in range(100)))
+            for _ in range(6)
+        ]
+        client = server.openai("a")
+        batch = await until(client, (await begin(client, line("r"))).id, *ENDED)
+        assert batch.status == "completed"
+        # All of b's batches would have been before it.
+        statuses = [(await server.openai("b").batches.retrieve(each.id)).status for each in flood]
+        assert statuses[4:] == ["validating"] * 2
+
+
 async def test_batch_invalid_line_fails_alone():
     async with run_background_server() as server:
         client = server.openai()

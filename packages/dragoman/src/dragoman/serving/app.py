@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -21,6 +20,7 @@ from ..dialects.field_errors import abbreviate
 from ..dialects.interfaces import ReaderOptions
 from ..dialects.sealing import VerificationMode
 from ..http.asgi_extensions import find_direct_response, find_on_disconnect
+from ..isolation.fair_limiter import FairLimiter
 from ..pipeline.model_registry import Models
 from ..pipeline.recent_prompts import RecentPrompts
 from ..pipeline.request_metrics import ModelMetrics
@@ -309,7 +309,7 @@ def _build_application(
         Access.PUBLIC, raise_not_started, routes, service, policy, http_metrics
     )
     client = InternalClient(service, routes)
-    slots = asyncio.Semaphore(options.batch_concurrency)
+    slots = FairLimiter(options.batch_concurrency)
     # Both kinds of batches share the slots: `batch_concurrency` limits all work that no
     # client waits for.
     workers = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Protocol
@@ -15,6 +16,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from ..core.errors import DragomanError
+from ..isolation.fair_limiter import FairLimiter
 from ..store import UNCLAIMED_RUN, CommitConflict, Key, Record, Replace, Store
 from .auth import Caller
 from .internal_client import InternalClient, InternalResponse
@@ -31,6 +33,11 @@ RETRY_DELAY = 0.5
 MAX_RETRY_DELAY.
 """
 MAX_RETRY_DELAY = 30.0
+JOBS_PER_OWNER = 4
+"""Concurrent jobs of one owner, so that those of others are not behind all of its jobs.
+"""
+CLAIMABLE = 256
+"""Unclaimed jobs among which the next ones are chosen."""
 _OVERLOADED_STATUSES = frozenset({429, 503, 529})
 
 
@@ -80,9 +87,9 @@ class JobRunner:
     """Runs the jobs of one kind in this process.
 
     kind: the kind of the jobs' records.
-    slots: limits the concurrent tasks of all jobs.
+    slots: limits the concurrent tasks of all jobs; owners take turns.
     new_jobs: set when a job has been stored.
-    max_jobs: maximum number of concurrent jobs.
+    max_jobs: maximum number of concurrent jobs, JOBS_PER_OWNER of each owner.
     """
 
     def __init__(
@@ -91,9 +98,9 @@ class JobRunner:
         store: Store,
         client: InternalClient,
         kind: str,
-        slots: asyncio.Semaphore,
+        slots: FairLimiter,
         new_jobs: asyncio.Event,
-        max_jobs: int = 4,
+        max_jobs: int = 64,
     ) -> None:
         self._new_jobs = new_jobs
         self._service = service
@@ -107,16 +114,17 @@ class JobRunner:
         """Claim and process jobs until cancelled; other processes then take over
         unfinished jobs.
         """
-        running: set[asyncio.Task[None]] = set()
+        running: dict[asyncio.Task[None], str] = {}
         try:
             while True:
                 # Results of finished jobs are not read: `_run_guarded` handles their
                 # errors.
-                running = {task for task in running if not task.done()}
+                running = {task: owner for task, owner in running.items() if not task.done()}
                 # Claim only as many as can run now, and leave the others to other
                 # processes.
-                for record in await self._claim_records(self._max_jobs - len(running)):
-                    running.add(asyncio.create_task(self._run_guarded(process, record)))
+                for record in await self._claim_records(Counter(running.values())):
+                    task = asyncio.create_task(self._run_guarded(process, record))
+                    running[task] = record.key.owner
                 try:
                     async with asyncio.timeout(STATE_CHECK_INTERVAL):
                         await self._new_jobs.wait()
@@ -148,11 +156,16 @@ class JobRunner:
             async for task in tasks:
                 # Before the task is created: a batch of 50,000 lines must not create as
                 # many tasks.
-                await self._slots.acquire()
+                place = self._slots.enter(job.owner)
+                try:
+                    await place.wait()
+                except BaseException:
+                    place.leave()
+                    raise
                 running = group.create_task(self._run_task(job, task))
                 # Not in the task itself, which runs no code if it is cancelled before
                 # its first step.
-                running.add_done_callback(lambda _: self._slots.release())
+                running.add_done_callback(lambda _, place=place: place.leave())
 
     async def _run_task(self, job: Job, task: JobTask) -> None:
         """Run a task; retry with backoff while the server is overloaded, since no
@@ -174,13 +187,21 @@ class JobRunner:
             delay = min(2 * delay, MAX_RETRY_DELAY)
         await job.store_result(task, response)
 
-    async def _claim_records(self, limit: int) -> list[Record]:
-        """Claim up to `limit` unclaimed records."""
+    async def _claim_records(self, running: Counter[str]) -> list[Record]:
+        """Claim as many unclaimed records as their owners may run.
+
+        running: number of jobs in progress, by owner.
+        """
         claimed: list[Record] = []
-        if limit <= 0:
+        if running.total() >= self._max_jobs:
             return claimed
         try:
-            for record in await self._store.list_abandoned(self._kind, limit):
+            for record in await self._store.list_abandoned(self._kind, CLAIMABLE):
+                counts = running + Counter(record.key.owner for record in claimed)
+                if counts.total() >= self._max_jobs:
+                    break
+                if counts[record.key.owner] >= JOBS_PER_OWNER:
+                    continue
                 # Conditional on the version: of two processes that claim it, one gets a
                 # conflict.
                 claim = Replace(

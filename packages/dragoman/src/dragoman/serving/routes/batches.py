@@ -13,6 +13,7 @@ from ...core.errors import Conflict, NotFound
 from ...dialects.field_errors import abbreviate
 from ...dialects.openai_batches import BatchBody, BatchObject, read_batch_request
 from ...dialects.pagination import read_page_query
+from ...isolation.fair_limiter import FairLimiter
 from ...store import UNCLAIMED_RUN, CommitConflict, Key, Put, Record, Replace, Store
 from .. import file_store
 from ..api_description import OBJECT_PAGE, PAGE, response
@@ -63,7 +64,7 @@ def build_routes(new_batches: asyncio.Event) -> Sequence[Route]:
 
 
 def build_worker(
-    service: Service, client: InternalClient, slots: asyncio.Semaphore, new_batches: asyncio.Event
+    service: Service, client: InternalClient, slots: FairLimiter, new_batches: asyncio.Event
 ) -> BackgroundWorker:
     """Build the worker that processes batches.
 

@@ -24,6 +24,7 @@ from ...dialects.anthropic.message_batches import (
 from ...dialects.anthropic.pagination import read_cursor_query
 from ...dialects.anthropic.response_schemas import DeletedMessageBatch
 from ...dialects.field_errors import abbreviate
+from ...isolation.fair_limiter import FairLimiter
 from ...store import (
     UNCLAIMED_RUN,
     Append,
@@ -120,7 +121,7 @@ def build_routes(new_batches: asyncio.Event) -> Sequence[Route]:
 
 
 def build_worker(
-    service: Service, client: InternalClient, slots: asyncio.Semaphore, new_batches: asyncio.Event
+    service: Service, client: InternalClient, slots: FairLimiter, new_batches: asyncio.Event
 ) -> BackgroundWorker:
     """Build the worker that processes message batches.
 
