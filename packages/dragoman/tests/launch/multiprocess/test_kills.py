@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
@@ -121,6 +122,9 @@ def revoke_while_disturbed(folder: Path, disturbances: int, count: int) -> Load:
             role = "admin" if name == "load" else "user"
             tenants[name] = Tenant(secrets=(KeyHash(hash_key(name)),), role=role)
 
+    def revoke(name: str, tenants: dict[str, Tenant]) -> None:
+        del tenants[name]
+
     edit_key_file(keys, add)
     with serving(folder, "--keys-file", str(keys), count=count) as running:
         admin = KeyClient(running.address, "load")
@@ -139,7 +143,7 @@ def revoke_while_disturbed(folder: Path, disturbances: int, count: int) -> Load:
                 is_kill = chance.random() < 0.5
                 pid = running.pids[chance.randrange(count)]
                 os.kill(pid, signal.SIGKILL if is_kill else signal.SIGSTOP)
-                edit_key_file(keys, lambda tenants, name=revoked: tenants.pop(name))
+                edit_key_file(keys, partial(revoke, revoked))
                 running.process.send_signal(signal.SIGHUP)
                 time.sleep(REVOCATION_SECONDS)
                 for _ in range(PROBES):
