@@ -707,8 +707,8 @@ MUTANTS = (
     Mutant(
         "the concurrency slots of a killed process are never released",
         "packages/dragoman/src/dragoman/tenants/apply_batch.py",
-        "if id not in live]",
-        "if False]",
+        "if id in live)",
+        ")",
         ("packages/dragoman/tests/tenants/test_shared.py",),
     ),
     Mutant(

@@ -192,6 +192,48 @@ async def test_sqlite_two_processes_delete_record_once(tmp_path: Path):
     await store.close()
 
 
+CREATE = """
+import asyncio, sys
+from pathlib import Path
+from dragoman.store import SqliteStore
+
+async def main():
+    print("ready", flush=True)
+    for line in sys.stdin:
+        store = SqliteStore(Path(line.strip()), synchronous="NORMAL")
+        await store.open()
+        await store.close()
+        print("created", flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_sqlite_processes_create_one_file_at_once(tmp_path: Path):
+    command = [sys.executable, "-c", CREATE]
+    processes = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    lines: list[str] = []
+    with ExitStack() as stack:
+        for process in processes:
+            stack.enter_context(process)
+            assert process.stdout is not None
+            lines.append(process.stdout.readline())
+        for number in range(20):
+            for process in processes:
+                assert process.stdin is not None
+                process.stdin.write(f"{tmp_path / str(number)}\n")
+                process.stdin.flush()
+            for process in processes:
+                assert process.stdout is not None
+                lines.append(process.stdout.readline())
+        for process in processes:
+            process.communicate()
+    assert lines == ["ready\n"] * 4 + ["created\n"] * 80
+
+
 def test_run_lock_is_alive_only_while_held(tmp_path: Path):
     directory = tmp_path / "runs"
     lock = RunLock(directory, "run_a")

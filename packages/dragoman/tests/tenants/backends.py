@@ -52,10 +52,8 @@ class MemoryLimits:
         return
 
     async def apply(self, batch: Batch) -> BatchResult:
-        return apply_batch(batch, self._clock.unix(), self._find, self._holders)
-
-    def _find(self, key: str) -> KeyState:
-        return self._states.setdefault(key, KeyState())
+        states = {key: self._states.setdefault(key, KeyState()) for key in batch.list_keys()}
+        return apply_batch(batch, self._clock.unix(), states, self._holders)
 
 
 @dataclass

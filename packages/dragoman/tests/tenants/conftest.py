@@ -76,8 +76,8 @@ def _build_postgres_storage(dsn: str) -> SharedStorage:
 
     async def empty() -> None:
         connection = await asyncpg.connect(dsn)  # pyright: ignore
-        for table in ("counters", "places", "holders"):
-            await connection.execute(f"DELETE FROM dragoman_limit_{table}_1")  # pyright: ignore
+        for table in ("keys", "holders"):
+            await connection.execute(f"DELETE FROM dragoman_limit_{table}_2")  # pyright: ignore
         await connection.close()  # pyright: ignore
 
     async def create() -> None:

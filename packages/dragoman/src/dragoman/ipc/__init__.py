@@ -1,1 +1,1 @@
-"""Messages between the processes of a server."""
+"""What the processes of a server share: messages, and files of SQLite."""

@@ -24,6 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from ..ipc.sqlite_wal import enter_wal
 from . import sql
 from .group_writer import GroupWriter, build_unavailable_error, run_steps
 from .protocol import Bounds, Change, Record, StoreHealth, StoreUnavailable
@@ -203,8 +204,7 @@ class SqliteStore(SqlStore):
             # auto_vacuum can only be set before the first table is created.
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         # Before the transaction: SQLite cannot change to WAL within one.
-        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        if mode != "wal":
+        if enter_wal(connection, self._busy_timeout) != "wal":
             raise StoreUnavailable(
                 f"The store {self._path} is on a file system where SQLite cannot keep a WAL."
             )

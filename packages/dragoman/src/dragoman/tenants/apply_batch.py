@@ -1,16 +1,18 @@
-"""Applies a batch of limit operations, the reference for the scripts in PostgreSQL and
-Redis.
+"""Applies a batch of limit operations to the states of its keys.
+
+A store of limits reads the states, calls `apply_batch` and writes them back, all in one
+transaction. So every store has the same limits, whatever its database can compute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
 from .counters import Counter, is_met
 from .limits_store import (
-    HOLDER_RETENTION,
     Batch,
     BatchResult,
     BatchStatus,
@@ -31,22 +33,42 @@ class Holder(Struct):
 
 
 class KeyState:
-    """The counters of a key, and its places by holder."""
+    """The counters of a key by name, and its places by holder."""
 
     def __init__(self) -> None:
         self.counters: dict[str, Counter] = {}
         self.places: dict[str, int] = {}
 
 
+def encode_state(state: KeyState) -> str:
+    counters = {
+        name: (counter.used, counter.updated, counter.until)
+        for name, counter in state.counters.items()
+    }
+    # Not msgspec: the integers can exceed 64 bits.
+    return json.dumps([counters, state.places])
+
+
+def decode_states(keys: Iterable[str], rows: Mapping[str, str | bytes]) -> dict[str, KeyState]:
+    """Return the states of `keys`; a key without a row has an empty one."""
+    states = {key: KeyState() for key in keys}
+    for key, text in rows.items():
+        counters, states[key].places = json.loads(text)
+        states[key].counters = {
+            name: Counter(updated, used, until) for name, (used, updated, until) in counters.items()
+        }
+    return states
+
+
 def apply_batch(
-    batch: Batch, now: int, find_state: Callable[[str], KeyState], holders: dict[str, Holder]
+    batch: Batch, now: int, states: Mapping[str, KeyState], holders: dict[str, Holder]
 ) -> BatchResult:
-    """Apply a batch to the states of its keys. This is the reference for the scripts in
-    PostgreSQL and Redis.
+    """Apply a batch, and change `states` and `holders` accordingly.
 
     now: microseconds of Unix time.
-    find_state: returns the state of a key.
-    holders: holders by id; changed in place.
+    states: states of `batch.list_keys()`.
+    holders: those of `batch.list_holders()` and of the places in `states` that the
+        store knows, by id. Of these only `batch.list_holders()` are changed.
     """
     own_holder = holders.get(batch.holder)
     # It was applied before, and its response was lost: applying it again would take
@@ -64,15 +86,17 @@ def apply_batch(
         # Record the number, so that the former batch is rejected if it arrives later.
         holders[former] = Holder(now, seq)
     holders[batch.holder] = Holder(now + batch.lease, batch.seq)
-    for id in [id for id, holder in holders.items() if holder.expires <= now - HOLDER_RETENTION]:
-        del holders[id]
-    live = {id for id, holder in holders.items() if holder.expires > now}
+    for state in states.values():
+        # Places of an expired holder are not counted, but stay until the store has
+        # forgotten it: a renewal that read the clock earlier may commit later.
+        state.places = {id: number for id, number in state.places.items() if id in holders}
     for key, number in batch.places.items():
-        find_state(key).places[batch.holder] = number
+        states[key].places[batch.holder] = number
+    live = {id for id, holder in holders.items() if holder.expires > now}
     for operation in redo:
-        _apply_operation(operation, find_state(operation.key), batch.holder, live, now)
+        _apply_operation(operation, states[operation.key], batch.holder, live, now)
     outcomes = tuple(
-        _apply_operation(op, find_state(op.key), batch.holder, live, now) for op in batch.operations
+        _apply_operation(op, states[op.key], batch.holder, live, now) for op in batch.operations
     )
     return BatchResult(BatchStatus.APPLIED, outcomes)
 
@@ -80,18 +104,13 @@ def apply_batch(
 def _apply_operation(
     operation: LimitOperation, state: KeyState, holder: str, live: set[str], now: int
 ) -> OperationOutcome:
-    # Free the places of holders whose lease has expired.
-    for dead in [id for id in state.places if id not in live]:
-        del state.places[dead]
     counters: list[Counter] = []
     for demand in operation.demands:
-        counter = (
-            state.counters.setdefault(demand.counter, Counter(now))
-            if not demand.is_hold
-            else Counter(now)
-        )
         if demand.is_hold:
-            counter.used = sum(state.places.values())
+            used = sum(number for id, number in state.places.items() if id in live)
+            counter = Counter(now, used)
+        else:
+            counter = state.counters.setdefault(demand.counter, Counter(now))
         counter.advance(demand, now)
         counters.append(counter)
     is_taken = operation.is_forced or all(

@@ -28,6 +28,12 @@ batches are rejected.
 """
 
 
+STATE_RETENTION = 70 * 86_400_000_000
+"""Microseconds for which a store remembers the counters of an unused key: longer than a
+month, the longest period of a limit.
+"""
+
+
 class LimitsStoreUnavailable(EngineError):
     """The limits store does not respond, or not correctly."""
 
@@ -75,6 +81,10 @@ class Batch(Struct, frozen=True, kw_only=True):
             {*self.places, *(operation.key for operation in (*self.redo, *self.operations))}
         )
 
+    def list_holders(self) -> list[str]:
+        """Return the holders that the batch changes."""
+        return [self.holder] if self.previous is None else [self.holder, self.previous[0]]
+
 
 class BatchStatus(StrEnum):
     """Whether a batch was applied.
@@ -118,7 +128,5 @@ class LimitsStore(Protocol):
     async def close(self) -> None: ...
 
     async def apply(self, batch: Batch) -> BatchResult:
-        """Apply a batch atomically, in one round trip. A cancellation must take effect
-        soon.
-        """
+        """Apply a batch atomically. A cancellation must take effect soon."""
         ...

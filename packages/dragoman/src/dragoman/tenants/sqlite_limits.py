@@ -7,7 +7,6 @@ the disk.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sqlite3
 import time
@@ -15,16 +14,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .apply_batch import Holder, KeyState, apply_batch
-from .counters import Counter
-from .limits_store import Batch, BatchResult, LimitsStoreUnavailable
+from ..ipc.sqlite_wal import enter_wal
+from .apply_batch import Holder, apply_batch, decode_states, encode_state
+from .limits_store import (
+    HOLDER_RETENTION,
+    STATE_RETENTION,
+    Batch,
+    BatchResult,
+    BatchStatus,
+    LimitsStoreUnavailable,
+)
 
 BUSY_TIMEOUT = 1.0
 """Seconds to wait for other processes that are writing."""
-RETENTION = 70 * 86400
-"""Seconds after which the counters of an unused key are deleted: longer than a month,
-the longest period of a limit.
-"""
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS limits_of_keys (key TEXT PRIMARY KEY, state TEXT NOT NULL, "
     "touched INTEGER NOT NULL)",
@@ -87,7 +89,7 @@ class SqliteLimits:
             self._path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
         )
         self._connection = connection
-        _enter_wal(connection)
+        enter_wal(connection, BUSY_TIMEOUT)
         # WAL with NORMAL syncs only at checkpoints: a power failure can lose the last
         # commits, a killed process cannot.
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -95,7 +97,7 @@ class SqliteLimits:
         for statement in _SCHEMA:
             connection.execute(statement)
         connection.execute(
-            "DELETE FROM limits_of_keys WHERE touched < ?", (self._now() - RETENTION * 1_000_000,)
+            "DELETE FROM limits_of_keys WHERE touched < ?", (self._now() - STATE_RETENTION,)
         )
         connection.execute("COMMIT")
 
@@ -104,40 +106,7 @@ class SqliteLimits:
         assert connection is not None
         connection.execute("BEGIN IMMEDIATE")
         try:
-            now = self._now()
-            keys = batch.list_keys()
-            states = {key: KeyState() for key in keys}
-            places = ", ".join("?" * len(keys))
-            query = f"SELECT key, state FROM limits_of_keys WHERE key IN ({places})"
-            for key, text in connection.execute(query, keys):
-                counters, states[key].places = json.loads(text)
-                states[key].counters = {
-                    name: Counter(updated, used, until)
-                    for name, (used, updated, until) in counters.items()
-                }
-            rows = connection.execute("SELECT holder, expires, seq FROM holders")
-            holders = {id: Holder(expires, seq) for id, expires, seq in rows}
-            before = set(holders)
-            result = apply_batch(batch, now, states.__getitem__, holders)
-            rows_of_keys: list[tuple[str, str, int]] = []
-            for key, state in states.items():
-                numbers = {
-                    name: (count.used, count.updated, count.until)
-                    for name, count in state.counters.items()
-                }
-                # Not msgspec: the integers can exceed 64 bits.
-                rows_of_keys.append((key, json.dumps([numbers, state.places]), now))
-            connection.executemany(
-                "INSERT OR REPLACE INTO limits_of_keys VALUES (?, ?, ?)", rows_of_keys
-            )
-            changed = {batch.holder, *(batch.previous or ())[:1]} & set(holders)
-            connection.executemany(
-                "INSERT OR REPLACE INTO holders VALUES (?, ?, ?)",
-                [(id, holders[id].expires, holders[id].seq) for id in changed],
-            )
-            connection.executemany(
-                "DELETE FROM holders WHERE holder = ?", [(id,) for id in before - set(holders)]
-            )
+            result = _apply_in_transaction(connection, batch, self._now())
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
@@ -146,16 +115,24 @@ class SqliteLimits:
         return result
 
 
-def _enter_wal(connection: sqlite3.Connection) -> None:
-    """Keep a write-ahead log. Processes that create the file at once wait for each other
-    here, as SQLite's own timeout does not cover this lock.
-    """
-    deadline = time.monotonic() + BUSY_TIMEOUT
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
-                raise
-            time.sleep(0.01)
+def _apply_in_transaction(connection: sqlite3.Connection, batch: Batch, now: int) -> BatchResult:
+    keys = batch.list_keys()
+    marks = ", ".join("?" * len(keys))
+    query = f"SELECT key, state FROM limits_of_keys WHERE key IN ({marks})"
+    states = decode_states(keys, dict(connection.execute(query, keys)))
+    rows = connection.execute("SELECT holder, expires, seq FROM holders")
+    holders = {id: Holder(expires, seq) for id, expires, seq in rows}
+    result = apply_batch(batch, now, states, holders)
+    if result.status is not BatchStatus.APPLIED:
+        return result
+    connection.executemany(
+        "INSERT OR REPLACE INTO limits_of_keys VALUES (?, ?, ?)",
+        [(key, encode_state(state), now) for key, state in states.items()],
+    )
+    connection.executemany(
+        "INSERT OR REPLACE INTO holders VALUES (?, ?, ?)",
+        [(id, holders[id].expires, holders[id].seq) for id in batch.list_holders()],
+    )
+    if batch.seq == 1:
+        connection.execute("DELETE FROM holders WHERE expires <= ?", (now - HOLDER_RETENTION,))
+    return result
