@@ -58,8 +58,8 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --no-annotate --no-header \
 	$(PACKAGES:packages/%/pyproject.toml=--no-emit-package %) $(LOCK_ARGS)
 # The extras that the tests use, and those that the container image has.
-TESTED := --extra postgres --extra redis --extra kv-events --extra plots
-IMAGE := --extra postgres --extra redis --extra kv-events
+TESTED := --extra postgres --extra redis --extra otel --extra kv-events --extra plots
+IMAGE := --extra postgres --extra redis --extra otel --extra kv-events
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # Images set it; hundreds of servers that the tests start would then compile all sources.

@@ -142,7 +142,7 @@ def read_span(service: str, data: bytes) -> SpanSeen:
         int.from_bytes(fields[8][0], "little"),
         fields[3][0].decode() if fields[3] else "",
         read_attributes(fields[9]),
-        None if status is None else status[2][0].decode(),
+        status[2][0].decode() if status is not None and status[2] else None,
     )
 
 

@@ -7,6 +7,7 @@ import socketserver
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,28 +15,36 @@ from typing import Any
 
 import httpx2
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
+from opentelemetry.trace import SpanKind, StatusCode
 from starlette.datastructures import Headers
 from tests.launch.test_process import stop
 from tests.telemetry.collector import Collector, SpanSeen, collecting
 
 from dragoman.core.errors import QueueFull
 from dragoman.core.events import Event
-from dragoman.core.histogram import Histogram
 from dragoman.core.request import GenerateRequest
 from dragoman.core.trace_context import SpanContext, parse_trace_context
 from dragoman.engines.base_engine import BaseEngine
+from dragoman.launch.logs import build_telemetry
 from dragoman.pipeline.engine_backends import EventBackend
 from dragoman.pipeline.model_registry import Models
 from dragoman.pipeline.served_model import ServedModel
 from dragoman.serving.app import build_asgi_app
 from dragoman.serving.tracing import ServerSpan, Telemetry
+from dragoman.settings import Settings, SettingsError
 from dragoman.telemetry.gen_ai_metrics import GenAiMetrics
-from dragoman.telemetry.histograms import HistogramMetric, HistogramPoint, MetricSet
-from dragoman.telemetry.otlp_encoding import encode_metrics, encode_traces
-from dragoman.telemetry.otlp_exporter import BATCH_SIZE, QUEUE_SIZE, OtlpExporter
-from dragoman.telemetry.otlp_settings import OtlpSettings, read_otlp_environment
-from dragoman.telemetry.spans import Span, SpanKind, Tracer
+from dragoman.telemetry.otlp_export import OtlpExport
+from dragoman.telemetry.otlp_settings import OtlpReceivers, find_receivers
+from dragoman.telemetry.sdk_tracer import SdkHistograms, SdkTracer
 
+SERVER = 2
+CLIENT = 3
+"""OTLP's numbers of the kinds of spans."""
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
 SCRIPT = """
@@ -117,11 +126,7 @@ def test_responses_tool_loop_over_two_servers_is_one_trace(tmp_path: Path) -> No
     by_id = {span.span_id: span for span in spans}
     assert len(by_id) == len(spans) == 8
     chains = sorted(
-        [
-            describe(span, by_id)
-            for span in spans
-            if span.service == "back" and span.kind == SpanKind.CLIENT
-        ]
+        [describe(span, by_id) for span in spans if span.service == "back" and span.kind == CLIENT]
     )
     assert (
         chains
@@ -137,14 +142,14 @@ def test_responses_tool_loop_over_two_servers_is_one_trace(tmp_path: Path) -> No
     )
     assert {span.state for span in spans} == {"vendor=1"}
     assert {span.parent_id for span in spans if span.name == "POST /v1/responses"} == {PARENT}
-    calls = [span for span in spans if span.service == "front" and span.kind == SpanKind.CLIENT]
+    calls = [span for span in spans if span.service == "front" and span.kind == CLIENT]
     for span in calls:
         assert span.attributes["gen_ai.operation.name"] == "chat"
         assert span.attributes["gen_ai.usage.input_tokens"] > 0
         assert span.attributes["gen_ai.usage.output_tokens"] > 0
         assert by_id[span.parent_id].start <= span.start <= span.end
     assert {span.attributes["gen_ai.response.id"] for span in calls} >= {first["id"]}
-    requests = [span for span in spans if span.kind == SpanKind.SERVER]
+    requests = [span for span in spans if span.kind == SERVER]
     assert {span.attributes["http.response.status_code"] for span in requests} == {200}
     # No prompt, no response, no arguments.
     contents = b"".join(body for _, body in collector.bodies)
@@ -208,21 +213,36 @@ def test_parse_trace_context_drops_invalid_tracestate() -> None:
         assert found.state == ""
 
 
-def build_tracer(ended: list[Span], ratio: float = 1.0) -> Tracer:
-    digits = iter(range(1, 1000))
-    return Tracer(ended.append, lambda: 1.5, lambda number: f"{next(digits):0{number}x}", ratio)
+class Spans:
+    """A tracer of the SDK, whose ended spans are kept."""
+
+    def __init__(self, ratio: float = 1.0) -> None:
+        self._exporter = InMemorySpanExporter()
+        provider = TracerProvider(ParentBasedTraceIdRatio(ratio), shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.tracer = SdkTracer(provider.get_tracer("test"))
+
+    @property
+    def ended(self) -> tuple[ReadableSpan, ...]:
+        return self._exporter.get_finished_spans()
+
+    def build_telemetry(self) -> Telemetry:
+        meter = MeterProvider(shutdown_on_exit=False).get_meter("test")
+        return Telemetry(self.tracer, GenAiMetrics(SdkHistograms(meter)), lambda: None)
 
 
 def test_tracer_follows_sampling_decision_of_parent() -> None:
-    ended: list[Span] = []
-    tracer = build_tracer(ended, ratio=0.0)
+    spans = Spans(ratio=0.0)
     for is_sampled in (False, True):
-        parent = SpanContext(TRACE, PARENT, is_sampled)
-        span = tracer.start("a", SpanKind.SERVER, parent, {})
+        parent = SpanContext(TRACE, PARENT, is_sampled, "vendor=1")
+        span = spans.tracer.start("a", "server", parent, {})
         assert (span.context.trace_id, span.context.is_sampled) == (TRACE, is_sampled)
-        tracer.end(span, {})
-    tracer.end(tracer.start("new", SpanKind.SERVER, None, {}), {})
-    assert [span.parent_id for span in ended] == [PARENT]
+        assert (span.context.span_id != PARENT, span.context.state) == (True, "vendor=1")
+        span.end({})
+    spans.tracer.start("new", "server", None, {}).end({})
+    (ended,) = spans.ended
+    assert ended.parent is not None
+    assert f"{ended.parent.span_id:016x}" == PARENT
 
 
 @pytest.mark.parametrize(
@@ -237,17 +257,17 @@ def test_tracer_follows_sampling_decision_of_parent() -> None:
 def test_server_span_follows_semantic_conventions(
     method: str, host: str, name: str, expected: tuple[str, str | None, str, int | None]
 ) -> None:
-    ended: list[Span] = []
-    telemetry = Telemetry(build_tracer(ended), GenAiMetrics(MetricSet(0)))
+    spans = Spans()
+    telemetry = spans.build_telemetry()
     request = ServerSpan(
         method, "/v1/models", "/v1/models", Headers({"host": host}), "127.0.0.1", "http"
     )
     span = telemetry.start_request(request)
     assert span is not None
     telemetry.end_request(span, 200, None)
-    (span,) = ended
-    found = span.attributes
-    assert span.name == name
+    (ended,) = spans.ended
+    found = ended.attributes or {}
+    assert ended.name == name
     names = ("http.request.method", "http.request.method_original", "server.address", "server.port")
     assert tuple(found.get(each) for each in names) == expected
 
@@ -260,8 +280,8 @@ class FullQueueEngine(BaseEngine):
 
 async def test_server_span_has_response_status() -> None:
     """Anthropic's API has 529 instead of 503."""
-    ended: list[Span] = []
-    telemetry = Telemetry(build_tracer(ended), GenAiMetrics(MetricSet(0)))
+    spans = Spans()
+    telemetry = spans.build_telemetry()
     app = build_asgi_app(
         Models([ServedModel("m", EventBackend(FullQueueEngine()), 4096, 1_700_000_000)]),
         telemetry=telemetry,
@@ -271,25 +291,17 @@ async def test_server_span_has_response_status() -> None:
         transport=httpx2.ASGITransport(app), base_url="http://localhost"
     ) as client:
         assert (await client.post("/v1/messages", json=body)).status_code == 529
-    (span,) = [span for span in ended if span.kind == SpanKind.SERVER]
-    assert (span.attributes["http.response.status_code"], span.attributes["error.type"]) == (
-        529,
-        "QueueFull",
-    )
+    (span,) = [span for span in spans.ended if span.kind == SpanKind.SERVER]
+    attributes = span.attributes or {}
+    assert (attributes["http.response.status_code"], attributes["error.type"]) == (529, "QueueFull")
+    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "QueueFull")
 
 
-def export(collector: Collector, *spans: Span) -> None:
-    exporter = OtlpExporter(
-        OtlpSettings(collector.url, {}, {"service.name": "s"}), MetricSet(0), ("dragoman", "1")
-    )
-    for span in spans:
-        exporter.export(span)
-    exporter.close()
+def start_export(url: str) -> OtlpExport:
+    return OtlpExport(OtlpReceivers(f"{url}/v1/traces", f"{url}/v1/metrics"), "1", 1.0)
 
 
-def test_exporter_sends_every_attribute_type() -> None:
-    ended: list[Span] = []
-    tracer = build_tracer(ended)
+def test_export_sends_every_attribute_type() -> None:
     attributes = {
         "text": "é\ud800",
         "yes": True,
@@ -298,85 +310,75 @@ def test_exporter_sends_every_attribute_type() -> None:
         "real": 0.5,
         "list": ("a", "b"),
     }
-    tracer.end(tracer.start("name", SpanKind.INTERNAL, None, attributes), {"late": 1}, "timeout")
     with collecting() as collector:
-        export(collector, *ended)
+        export = start_export(collector.url)
+        export.tracer.start("name\ud800", "client", None, attributes).end({"late": 1}, "timeout")
+        export.histograms.define("size", "about", "s", (1.0, 2.0))
+        for value in (0.5, 1.5, 9.0):
+            export.histograms.observe("size", value, {"model": "\ud800"})
+        export.close()
     (span,) = collector.spans
     assert span.attributes == {**attributes, "text": "é?", "list": ["a", "b"], "late": 1}
-    assert (span.name, span.kind, span.error, span.start) == ("name", 1, "timeout", 1_500_000_000)
+    assert (span.name, span.kind, span.error, span.service) == (
+        "name?",
+        CLIENT,
+        "timeout",
+        "dragoman",
+    )
+    (point,) = collector.points
+    assert (point.buckets, point.bounds, point.sum) == ([1, 1, 1], [1.0, 2.0], 11.0)
+    assert (point.attributes, point.unit) == ({"model": "?"}, "s")
 
 
-def test_exporter_collector_failure_drops_spans_and_logs(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    ended: list[Span] = []
-    tracer = build_tracer(ended)
-    tracer.end(tracer.start("name", SpanKind.INTERNAL, None, {}), {})
-    export(Collector("http://127.0.0.1:9"), *ended)
-    assert "traces cannot be sent to http://127.0.0.1:9/v1/traces: ConnectError" in caplog.text
+def test_export_refused_spans_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     with collecting() as collector:
         collector.statuses = [400]
-        export(collector, *ended)
-    assert "it answered 400" in caplog.text
+        export = start_export(collector.url)
+        export.tracer.start("name", "server", None, {}).end({})
+        export.close()
+    assert not collector.spans
+    assert "400" in caplog.text
 
 
-def build_spans(count: int) -> list[Span]:
-    ended: list[Span] = []
-    tracer = build_tracer(ended)
-    tracer.end(tracer.start("name", SpanKind.INTERNAL, None, {}), {})
-    return ended * count
-
-
-def test_exporter_close_after_failure_succeeds(caplog: pytest.LogCaptureFixture) -> None:
-    exporter = OtlpExporter(
-        OtlpSettings("http://127.0.0.1:9", {"x": "é"}), MetricSet(0), ("dragoman", "1")
-    )
-    for span in build_spans(QUEUE_SIZE):
-        exporter.export(span)
-    exporter.close()
-    assert "telemetry is no longer sent" in caplog.text
-
-
-def test_exporter_close_with_silent_collector_stops_sending() -> None:
-    accepted: list[None] = []
+def test_export_close_with_silent_receiver_is_bounded() -> None:
+    released = threading.Event()
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            accepted.append(None)
+            released.wait()
 
-    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-        # The first batch may be sent, and repeated, before the exporter closes.
-        export(
-            Collector(f"http://127.0.0.1:{server.server_address[1]}"), *build_spans(5 * BATCH_SIZE)
-        )
+        export = start_export(f"http://127.0.0.1:{server.server_address[1]}")
+        for _ in range(3000):
+            export.tracer.start("name", "server", None, {}).end({})
+        start = time.monotonic()
+        export.close(timeout=0.1)
+        # The SDK alone waits for 30 seconds.
+        assert time.monotonic() - start < 10
+        released.set()
         server.shutdown()
-    assert 1 <= len(accepted) <= 4
 
 
-def test_otlp_environment_variables_are_parsed() -> None:
+def test_otlp_receivers_follow_variables() -> None:
     environment = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/",
         "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20x,a=b",
-        "OTEL_RESOURCE_ATTRIBUTES": "service.name=ignored,deployment.environment.name=test",
-        "OTEL_SERVICE_NAME": "gateway",
     }
-    found = read_otlp_environment(None, environment, "1.2")
-    assert found is not None
-    assert (found.endpoint, found.headers) == (
-        "http://collector:4318",
-        {"authorization": "Bearer x", "a": "b"},
+    both = OtlpReceivers("http://collector:4318/v1/traces", "http://collector:4318/v1/metrics")
+    assert find_receivers(None, environment) == both
+    own = {**environment, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://traces/in"}
+    assert find_receivers(None, own) == OtlpReceivers("https://traces/in", both.metrics)
+    assert find_receivers("http://collector:4318", own) == both
+    assert find_receivers(None, {**environment, "OTEL_METRICS_EXPORTER": "none"}) == OtlpReceivers(
+        both.traces, None
     )
-    assert (found.resource["service.name"], found.resource["deployment.environment.name"]) == (
-        "gateway",
-        "test",
-    )
-    assert read_otlp_environment(None, {**environment, "OTEL_SDK_DISABLED": "true"}, "1") is None
-    assert read_otlp_environment(None, {}, "1") is None
+    assert find_receivers(None, {**environment, "OTEL_SDK_DISABLED": "true"}) is None
+    assert find_receivers(None, {}) is None
     with pytest.raises(ValueError, match=r"--otlp-endpoint: .*not an http"):
-        read_otlp_environment("collector:4317", {}, "1")
+        find_receivers("collector:4317", {})
     with pytest.raises(ValueError, match=r"OTEL_EXPORTER_OTLP_ENDPOINT: .*not an http"):
-        read_otlp_environment(None, {"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4317"}, "1")
+        find_receivers(None, {"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4317"})
 
 
 @pytest.mark.parametrize("header", ["x=%C3%A9", "x=a%0D%0Ab", "a%20b=x", "=x"])
@@ -385,54 +387,12 @@ def test_otlp_headers_malformed_error_hides_value(header: str) -> None:
     with pytest.raises(
         ValueError, match=r"OTEL_EXPORTER_OTLP_HEADERS: the header '.{0,3}' is malformed"
     ):
-        read_otlp_environment(None, variables, "1")
+        find_receivers(None, variables)
 
 
-def test_otlp_messages_parse_with_official_definitions() -> None:
-    """The official definitions parse the messages. Needs the package
-    opentelemetry-proto.
-    """
-    trace = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
-    metric = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
-    ended: list[Span] = []
-    tracer = build_tracer(ended)
-    tracer.end(
-        tracer.start("name", SpanKind.SERVER, SpanContext(TRACE, PARENT, True, "a=1"), {"n": -1}),
-        {},
-        "why",
-    )
-    message = trace.ExportTraceServiceRequest.FromString(
-        encode_traces({"service.name": "s"}, ("d", "1"), ended)
-    )
-    (span,) = message.resource_spans[0].scope_spans[0].spans
-    assert (span.name, span.trace_id.hex(), span.parent_span_id.hex(), span.kind) == (
-        "name",
-        TRACE,
-        PARENT,
-        2,
-    )
-    assert (span.attributes[0].value.int_value, span.status.code, span.status.message) == (
-        -1,
-        2,
-        "why",
-    )
-    assert (span.start_time_unix_nano, span.flags, span.trace_state) == (1_500_000_000, 1, "a=1")
-    histogram = Histogram((1.0, 2.0))
-    for value in (0.5, 1.5, 9.0):
-        histogram.observe(value)
-    points = (HistogramPoint({"a": "b"}, histogram, 5),)
-    body = encode_metrics({}, ("d", "1"), [HistogramMetric("m", "about", "s", points)], 7)
-    (found,) = (
-        metric.ExportMetricsServiceRequest.FromString(body)
-        .resource_metrics[0]
-        .scope_metrics[0]
-        .metrics
-    )
-    (point,) = found.histogram.data_points
-    assert (found.name, found.unit, found.histogram.aggregation_temporality) == ("m", "s", 2)
-    assert (list(point.bucket_counts), list(point.explicit_bounds), point.sum) == (
-        [1, 1, 1],
-        [1.0, 2.0],
-        11.0,
-    )
-    assert (point.start_time_unix_nano, point.time_unix_nano, point.count) == (5, 7, 3)
+def test_telemetry_without_sdk_names_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "dragoman.telemetry.otlp_export")
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    with pytest.raises(SettingsError, match=r"pip install 'dragoman\[otel\]'"):
+        build_telemetry(Settings(otlp_endpoint="http://127.0.0.1:9"), {})
+    assert build_telemetry(Settings(), {}) is None

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
-import time
-import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -16,10 +13,7 @@ from ..serving.endpoint import LOG_FIELDS
 from ..serving.tracing import Telemetry
 from ..settings import Settings, SettingsError
 from ..telemetry.gen_ai_metrics import GenAiMetrics
-from ..telemetry.histograms import MetricSet
-from ..telemetry.otlp_exporter import OtlpExporter
-from ..telemetry.otlp_settings import read_otlp_environment
-from ..telemetry.spans import Tracer
+from ..telemetry.otlp_settings import find_receivers
 
 ENGINE = "engine"
 """Denotes, in place of a worker's number, the process of an engine that several workers
@@ -95,26 +89,23 @@ def name_worker(number: int | str) -> None:
 
 
 def build_telemetry(settings: Settings, environment: Mapping[str, str]) -> Telemetry | None:
-    """Build the telemetry and start its exporter; None if no OTLP endpoint is
-    configured. Raises SettingsError.
+    """Build the telemetry and start its export; None if no OTLP endpoint is configured.
+
+    Raises:
+        SettingsError: an address or a header is invalid, or the SDK is not installed.
     """
     try:
-        otlp = read_otlp_environment(settings.otlp_endpoint, environment, VERSION)
+        receivers = find_receivers(settings.otlp_endpoint, environment)
     except ValueError as error:
         raise SettingsError(str(error)) from error
-    if otlp is None:
+    if receivers is None:
         return None
-    # Two processes that send cumulative metrics of the same name must differ in their
-    # resource.
-    resource = {"service.instance.id": str(uuid.uuid4()), **otlp.resource}
-    otlp = msgspec.structs.replace(otlp, resource=resource)
-    metrics = MetricSet(time.time_ns())
-    telemetry_metrics = GenAiMetrics(metrics)
-    exporter = OtlpExporter(otlp, metrics, ("dragoman", VERSION))
-    tracer = Tracer(
-        exporter.export,
-        time.time,
-        lambda digits: secrets.token_hex(digits // 2),
-        settings.trace_sample_ratio,
-    )
-    return Telemetry(tracer, telemetry_metrics, exporter)
+    try:
+        from ..telemetry.otlp_export import OtlpExport  # noqa: PLC0415 - needs an optional dependency
+    except ImportError as error:
+        raise SettingsError(
+            "otlp-endpoint: OpenTelemetry needs `pip install 'dragoman[otel]'`; OTEL_SDK_DISABLED="
+            "true starts without it."
+        ) from error
+    export = OtlpExport(receivers, VERSION, settings.trace_sample_ratio)
+    return Telemetry(export.tracer, GenAiMetrics(export.histograms), export.close)

@@ -51,8 +51,8 @@ def build_lifespan(
         # before the store closes. Everything can write to the logs, so these close
         # last.
         async with AsyncExitStack() as stack:
-            if service.telemetry is not None and service.telemetry.exporter is not None:
-                stack.push_async_callback(asyncio.to_thread, service.telemetry.exporter.close)
+            if service.telemetry is not None:
+                stack.push_async_callback(asyncio.to_thread, service.telemetry.close)
             if service.generation.request_log is not None:
                 stack.push_async_callback(asyncio.to_thread, service.generation.request_log.close)
             await _open(stack, keys)

@@ -10,14 +10,15 @@ https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct
 from starlette.datastructures import Headers
 
 from ..core.request import Conversation, GenerateRequest
 from ..core.trace_context import SpanContext, parse_trace_context
 from ..telemetry.gen_ai_metrics import GenAiMetrics
-from ..telemetry.otlp_exporter import OtlpExporter
-from ..telemetry.spans import AttributeValue, Span, SpanKind, Tracer
+from ..telemetry.spans import AttributeValue, Span, Tracer
 from .http_metrics import EXCLUDED_PATHS
 from .request_log import RequestLogLine
 
@@ -47,15 +48,13 @@ class ServerSpan(Struct, frozen=True):
 class Telemetry:
     """Starts and ends spans, and records metrics.
 
-    exporter: sends spans and metrics; None if a test collects the spans itself.
+    close: sends what remains; blocks.
     """
 
-    def __init__(
-        self, tracer: Tracer, metrics: GenAiMetrics, exporter: OtlpExporter | None = None
-    ) -> None:
+    def __init__(self, tracer: Tracer, metrics: GenAiMetrics, close: Callable[[], None]) -> None:
         self._tracer = tracer
         self._metrics = metrics
-        self.exporter = exporter
+        self.close = close
 
     def start_request(self, request: ServerSpan) -> Span | None:
         """Start a request's span; None for probes."""
@@ -88,7 +87,7 @@ class Telemetry:
             headers.get("traceparent"), ",".join(headers.getlist("tracestate"))
         )
         name = " ".join(filter(None, (method or "HTTP", route)))
-        return self._tracer.start(name, SpanKind.SERVER, parent, attributes)
+        return self._tracer.start(name, "server", parent, attributes)
 
     def end_request(self, span: Span, status: int, error: str | None) -> None:
         """End a request's span. Without an error, only a status of 500 or more makes it
@@ -101,7 +100,7 @@ class Telemetry:
         reason = str(status) if error is None and status >= 500 else error
         if reason is not None:
             attributes["error.type"] = reason
-        self._tracer.end(span, attributes, reason)
+        span.end(attributes, reason)
 
     def start_call(
         self,
@@ -142,9 +141,7 @@ class Telemetry:
                 for name, value in values.items()
                 if value is not None
             }
-        span = self._tracer.start(
-            f"{operation} {model[:_MAX_TEXT]}", SpanKind.CLIENT, parent, attributes
-        )
+        span = self._tracer.start(f"{operation} {model[:_MAX_TEXT]}", "client", parent, attributes)
         return TracedCall(self, span, operation, response_id)
 
     def end_call(self, span: Span, line: RequestLogLine, operation: str, response_id: str) -> None:
@@ -171,7 +168,7 @@ class Telemetry:
             attributes["dragoman.api_key.name"] = line.key
         if error is not None:
             attributes["error.type"] = error
-        self._tracer.end(span, attributes, error)
+        span.end(attributes, error)
         self._metrics.record(
             {
                 "gen_ai.operation.name": operation,

@@ -1,1 +1,3 @@
-"""OpenTelemetry: spans and histograms, exported over OTLP/HTTP."""
+"""OpenTelemetry: spans and histograms, exported over OTLP/HTTP by OpenTelemetry's SDK
+(the extra `otel`).
+"""

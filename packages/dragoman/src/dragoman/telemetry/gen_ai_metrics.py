@@ -6,14 +6,7 @@ Their names are those of the semantic conventions for generative AI
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from .histograms import MetricSet
-from .spans import Attributes
-
-if TYPE_CHECKING:
-    pass
-
+from .spans import Attributes, Histograms
 
 # Bucket boundaries of the semantic conventions.
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
@@ -31,19 +24,19 @@ _TOKENS = tuple(float(4**power) for power in range(14))
 class GenAiMetrics:
     """Histograms of the durations and tokens of calls."""
 
-    def __init__(self, metrics: MetricSet) -> None:
-        self._metrics = metrics
-        metrics.define("gen_ai.server.request.duration", "Duration of a call.", "s", _SECONDS)
-        metrics.define(
+    def __init__(self, histograms: Histograms) -> None:
+        self._histograms = histograms
+        histograms.define("gen_ai.server.request.duration", "Duration of a call.", "s", _SECONDS)
+        histograms.define(
             "gen_ai.server.time_to_first_token", "Time to the first token of a call.", "s", _TTFT
         )
-        metrics.define(
+        histograms.define(
             "gen_ai.server.time_per_output_token",
             "Time per token after the first.",
             "s",
             _PER_TOKEN,
         )
-        metrics.define("gen_ai.client.token.usage", "Tokens of a call.", "{token}", _TOKENS)
+        histograms.define("gen_ai.client.token.usage", "Tokens of a call.", "{token}", _TOKENS)
 
     def record(
         self,
@@ -55,7 +48,7 @@ class GenAiMetrics:
         output_tokens: int,
         error: str | None,
     ) -> None:
-        observe = self._metrics.observe
+        observe = self._histograms.observe
         failed = {} if error is None else {"error.type": error}
         observe("gen_ai.server.request.duration", seconds, {**attributes, **failed})
         if ttft is not None:

@@ -1,72 +1,74 @@
-"""The receiver of telemetry, from OpenTelemetry's environment variables."""
+"""The receivers of telemetry, from OpenTelemetry's environment variables."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from msgspec import Struct
 
-if TYPE_CHECKING:
-    pass
-
-
+_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+_HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
 # A header line: a token, and a value of visible ASCII characters, spaces and tabs.
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e]*")
 
 
-class OtlpSettings(Struct, frozen=True):
-    """The receiver of telemetry, and the attributes of this server.
+class OtlpReceivers(Struct, frozen=True):
+    """URLs to which spans and metrics are posted; None for what is not sent."""
 
-    endpoint: base URL, to which `/v1/traces` and `/v1/metrics` are appended.
-    headers: HTTP headers of each export; they may contain credentials.
-    resource: attributes of this server, such as `service.name`.
-    """
-
-    endpoint: str
-    headers: Mapping[str, str] = {}
-    resource: Mapping[str, str] = {}
+    traces: str | None
+    metrics: str | None
 
 
-def read_otlp_environment(
-    endpoint: str | None, environment: Mapping[str, str], version: str
-) -> OtlpSettings | None:
-    """Read the settings from OpenTelemetry's environment variables; None if no endpoint
-    is set.
+def find_receivers(endpoint: str | None, environment: Mapping[str, str]) -> OtlpReceivers | None:
+    """Return the receivers; None if no endpoint is set, or OTEL_SDK_DISABLED is.
 
-    endpoint: takes precedence over the variables; None if unset.
+    The exporters read the other variables, but only log what is wrong with an address
+    or a header, so both are checked here.
+
+    endpoint: base URL, which takes precedence over the variables; None if unset.
 
     Raises:
-        ValueError: the endpoint is not an HTTP URL, or a header is malformed.
+        ValueError: an endpoint is not an HTTP URL, or a header is malformed.
     """
-    source = "--otlp-endpoint" if endpoint else "OTEL_EXPORTER_OTLP_ENDPOINT"
-    endpoint = endpoint or environment.get("OTEL_EXPORTER_OTLP_ENDPOINT")
-    if not endpoint or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
+    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
-    if not endpoint.startswith(("http://", "https://")):
-        raise ValueError(f"{source}: {endpoint!r} is not an http or https URL")
-    resource = {
-        "service.name": "dragoman",
-        "service.version": version,
-        "telemetry.sdk.name": "dragoman",
-        "telemetry.sdk.language": "python",
-        **_parse_pairs(environment.get("OTEL_RESOURCE_ATTRIBUTES", "")),
-    }
-    # By specification this variable takes precedence over a `service.name` in
-    # OTEL_RESOURCE_ATTRIBUTES.
-    if environment.get("OTEL_SERVICE_NAME"):
-        resource["service.name"] = environment["OTEL_SERVICE_NAME"]
-    headers = _parse_pairs(environment.get("OTEL_EXPORTER_OTLP_HEADERS", ""))
-    for name, value in headers.items():
-        # The value can be a credential, so the message does not quote it.
-        if _HEADER.fullmatch(f"{name}: {value}") is None:
-            raise ValueError(f"OTEL_EXPORTER_OTLP_HEADERS: the header {name!r} is malformed")
-    return OtlpSettings(endpoint.rstrip("/"), headers, resource)
+    receivers = OtlpReceivers(
+        _find_url("traces", endpoint, environment), _find_url("metrics", endpoint, environment)
+    )
+    if receivers == OtlpReceivers(None, None):
+        return None
+    for variable in (_HEADERS, *(_name_variable(_HEADERS, kind) for kind in ("TRACES", "METRICS"))):
+        _check_headers(variable, environment.get(variable, ""))
+    return receivers
 
 
-def _parse_pairs(text: str) -> dict[str, str]:
-    """Parse `name=value,name=value`, with percent-encoding."""
+def _find_url(signal: str, endpoint: str | None, environment: Mapping[str, str]) -> str | None:
+    if environment.get(f"OTEL_{signal.upper()}_EXPORTER") == "none":
+        return None
+    own = _name_variable(_ENDPOINT, signal.upper())
+    for source, url, path in (
+        ("--otlp-endpoint", endpoint, f"/v1/{signal}"),
+        # By specification this URL is used as it is.
+        (own, environment.get(own), ""),
+        (_ENDPOINT, environment.get(_ENDPOINT), f"/v1/{signal}"),
+    ):
+        if url:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"{source}: {url!r} is not an http or https URL")
+            return url.rstrip("/") + path if path else url
+    return None
+
+
+def _name_variable(general: str, signal: str) -> str:
+    return general.replace("OTLP_", f"OTLP_{signal}_")
+
+
+def _check_headers(variable: str, text: str) -> None:
     pairs = (pair.partition("=") for pair in text.split(",") if "=" in pair)
-    return {unquote(name.strip()): unquote(value.strip()) for name, _, value in pairs}
+    for encoded_name, _, value in pairs:
+        name = unquote(encoded_name.strip())
+        # The value can be a credential, so the message does not quote it.
+        if _HEADER.fullmatch(f"{name}: {unquote(value.strip())}") is None:
+            raise ValueError(f"{variable}: the header {name!r} is malformed")
