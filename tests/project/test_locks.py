@@ -36,7 +36,7 @@ def pins(lock: Path) -> dict[str, set[str]]:
 
 
 PACKAGES = sorted(ROOT.glob("packages/*/pyproject.toml"))
-TESTED = ("postgres", "redis", "kv-events", "plots")
+TESTED = ("postgres", "redis", "otel", "kv-events", "plots")
 """The extras that the tests use, as in the Makefile."""
 LARGE = ("llamacpp", "mlx", "ray", "transformers", "vllm")
 """Extras with large libraries, which are tested in environments of their own."""
@@ -91,7 +91,7 @@ def test_packages_pin_each_other_to_their_common_version():
     ("name", "extras", "groups"),
     [
         ("serve", (), ()),
-        ("image", ("postgres", "redis", "kv-events"), ()),
+        ("image", ("postgres", "redis", "otel", "kv-events"), ()),
         ("test", (*TESTED, SDKS), ("test",)),
         ("check", (*TESTED, SDKS), ("test", "check")),
     ],

@@ -130,9 +130,9 @@ class RedisLimits:
         ]
         for id in holder_ids:
             holder = holders[id]
-            kept = (holder.expires - now + HOLDER_RETENTION) // 1000
+            ttl = (holder.expires - now + HOLDER_RETENTION) // 1000
             writes.append(
-                ("SET", self._name_holder(id), f"{holder.expires} {holder.seq}", "PX", kept)
+                ("SET", self._name_holder(id), f"{holder.expires} {holder.seq}", "PX", ttl)
             )
         replies = await self._send([("MULTI",), *writes, ("EXEC",)])
         return None if replies[-1] is None else result
