@@ -7,7 +7,7 @@ not suffice: an upload of weights can exceed 4 GB.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import IO, Protocol
 
 LENGTH_BYTES = 8
 
@@ -26,6 +26,23 @@ async def read_frame(reader: ExactReader) -> bytes:
     """Read one message. Raises IncompleteReadError at the end of the stream."""
     size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
     return await reader.readexactly(size)
+
+
+def read_pipe_frame(pipe: IO[bytes]) -> bytes | None:
+    """Wait for one message of a blocking pipe; None at its end, and if it ends within a
+    message.
+    """
+    length = pipe.read(LENGTH_BYTES)
+    if len(length) < LENGTH_BYTES:
+        return None
+    size = int.from_bytes(length, "little")
+    body = pipe.read(size)
+    return body if len(body) == size else None
+
+
+def write_pipe_frame(pipe: IO[bytes], body: bytes) -> None:
+    pipe.write(build_frame(body))
+    pipe.flush()
 
 
 class FrameBuffer:

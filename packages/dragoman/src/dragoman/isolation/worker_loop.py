@@ -1,8 +1,5 @@
 """The loop of a worker process: it reads frames from stdin, and writes one reply frame
-for each to stdout.
-
-A frame is the length of its body as four bytes, little-endian, followed by the body. A
-reply begins with OK or FAILED.
+for each to stdout. A reply begins with OK or FAILED.
 """
 
 from __future__ import annotations
@@ -13,10 +10,11 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from typing import IO
 
 import msgspec
 from msgspec import Struct
+
+from ..ipc.frames import read_pipe_frame, write_pipe_frame
 
 OK = b"\0"
 FAILED = b"\1"
@@ -46,12 +44,12 @@ def serve(start: Callable[[bytes], Callable[[bytes], bytes]]) -> None:
     """
     requests = sys.stdin.buffer
     replies = sys.stdout.buffer
-    first = read_frame(requests)
+    first = read_pipe_frame(requests)
     if first is None:
         return
     setup = msgspec.msgpack.decode(first, type=Setup)
     work = start(setup.data)
-    write_frame(replies, OK)
+    write_pipe_frame(replies, OK)
     # Rust prints to stderr when it aborts; only failures to start belong in the
     # server's log.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -66,7 +64,7 @@ def serve(start: Callable[[bytes], Callable[[bytes], bytes]]) -> None:
         with open("/proc/self/statm", "rb") as file:
             limit = int(file.read().split()[0]) * resource.getpagesize() + setup.memory
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    while (call := read_frame(requests)) is not None:
+    while (call := read_pipe_frame(requests)) is not None:
         _limit_time(setup.seconds)
         try:
             reply = OK + work(call)
@@ -77,21 +75,7 @@ def serve(start: Callable[[bytes], Callable[[bytes], bytes]]) -> None:
             reply = FAILED + traceback.format_exc().encode("utf-8", "backslashreplace")
         # Stop the timer first: writing the reply is not part of the call.
         _limit_time(0)
-        write_frame(replies, reply)
-
-
-def read_frame(stream: IO[bytes]) -> bytes | None:
-    """Read one frame; None at the end of the stream."""
-    head = stream.read(4)
-    size = int.from_bytes(head, "little")
-    body = stream.read(size) if len(head) == 4 else b""
-    return body if len(head) == 4 and len(body) == size else None
-
-
-def write_frame(stream: IO[bytes], body: bytes) -> None:
-    stream.write(len(body).to_bytes(4, "little"))
-    stream.write(body)
-    stream.flush()
+        write_pipe_frame(replies, reply)
 
 
 def memory_in_use() -> int:

@@ -21,8 +21,9 @@ import msgspec
 from msgspec import Struct
 
 from ..core.errors import EngineError, Overloaded
+from ..ipc.frames import read_pipe_frame, write_pipe_frame
 from .fair_limiter import FairLimiter, Place
-from .worker_loop import FAILED, OUT_OF_MEMORY, Setup, read_frame, write_frame
+from .worker_loop import FAILED, OUT_OF_MEMORY, Setup
 
 log = logging.getLogger(__name__)
 
@@ -325,8 +326,8 @@ class _Worker:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            write_frame(self._process.stdin, frame)
-            reply = read_frame(self._process.stdout)
+            write_pipe_frame(self._process.stdin, frame)
+            reply = read_pipe_frame(self._process.stdout)
         except BrokenPipeError:
             reply = None
         if reply is None:
