@@ -211,7 +211,6 @@ def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorCon
         kv_events=None
         if settings.kv_events_config is None
         else parse_kv_events_config(settings.kv_events_config),
-        kv_events_version=simulator.kv_events_version,
         kv_transfer=kv_transfer,
         offloading=offloading,
         faults=faults,

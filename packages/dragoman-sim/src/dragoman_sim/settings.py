@@ -126,13 +126,6 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             metavar="RATES",
         ),
     ] = None
-    kv_events_version: Annotated[
-        Literal["0.33", "0.19"],
-        Option(
-            "Simulator",
-            "Event format: that of vLLM 0.33 or of 0.19 and earlier.",
-        ),
-    ] = "0.33"
     kv_offloading_size: Annotated[
         float | None,
         Option(

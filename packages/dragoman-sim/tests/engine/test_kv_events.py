@@ -22,13 +22,10 @@ from dragoman_sim.engine.data_parallel_rank import DataParallelRank
 from dragoman_sim.engine.engine_core import EngineCore
 from dragoman_sim.engine.keyed_random import KeyedRandom
 from dragoman_sim.engine.kv_events import (
-    BlockRemovedEvent,
     BlockStored,
-    CacheClearedEvent,
     KvEvent,
     KvEventBatch,
     KvEventBuilder,
-    build_batch,
     truncate_hash,
 )
 from dragoman_sim.engine.kv_publisher import (
@@ -172,9 +169,8 @@ def test_block_stored_event_contains_tokens_and_parent():
     while bench.calls:
         bench.step()
     assert isinstance(outputs[-1], Ended)
-    (stored,) = msgspec.to_builtins(build_batch(1.0, received, 0))[1]
-    hashes = stored.pop("block_hashes")
-    assert len(hashes) == 2
+    (stored,) = msgspec.to_builtins(KvEventBatch(1.0, received, 0))[1]
+    assert len(stored.pop("block_hashes")) == 2
     assert stored == {
         "type": "BlockStored",
         "parent_block_hash": None,
@@ -187,15 +183,6 @@ def test_block_stored_event_contains_tokens_and_parent():
         "group_idx": 0,
         "kv_cache_spec_kind": "full_attention",
     }
-    (old,) = msgspec.to_builtins(build_batch(1.0, received, 0, "0.19"))[1]
-    assert old == ("BlockStored", hashes, None, [*range(7, 15)], 4, None, "GPU", None)
-
-
-def test_build_batch_version_0_19_encodes_arrays():
-    removed = BlockRemovedEvent([5])
-    cleared = CacheClearedEvent()
-    batch = msgspec.to_builtins(build_batch(1.0, [removed, cleared], 3, "0.19"))
-    assert batch == [1.0, [("BlockRemoved", [5], "GPU"), ("AllBlocksCleared",)], 3]
 
 
 def test_block_stored_event_contains_lora_and_salt():

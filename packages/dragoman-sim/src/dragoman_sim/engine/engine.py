@@ -35,7 +35,7 @@ from .data_parallel_rank import DataParallelBalancer, DataParallelRank
 from .engine_core import EngineCore
 from .fault_injection import Fault, FaultInjector, build_fault_error
 from .keyed_random import KeyedRandom
-from .kv_events import KvEvent, KvEventsVersion
+from .kv_events import KvEvent
 from .kv_notices import KvNotifier
 from .kv_publisher import KvEventsConfig, KvPublisher
 from .kv_transfer_config import KvTransferConfig
@@ -128,7 +128,6 @@ class SimulatorConfig(Struct, frozen=True):
     accepts_images: bool = False
     faults: tuple[Fault, ...] = ()
     kv_events: KvEventsConfig | None = None
-    kv_events_version: KvEventsVersion = "0.33"
     kv_transfer: KvTransferSettings | None = None
     offloading: OffloadingSettings | None = None
 
@@ -306,7 +305,7 @@ class SimulatorEngine:
         config = self._config
         publish = None
         if config.kv_events is not None and config.kv_events.is_publishing:
-            publisher = KvPublisher(config.kv_events, number, config.kv_events_version)
+            publisher = KvPublisher(config.kv_events, number)
             self._publishers.append(publisher)
             publish = partial(self._publish_cache_events, publisher)
         pool = SimulatedBlockPool(config.scheduler.num_gpu_blocks, record=publish is not None)

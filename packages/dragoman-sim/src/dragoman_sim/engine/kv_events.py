@@ -1,16 +1,15 @@
 """KV cache events of a simulated vLLM, for prefix-aware routers.
 
 A batch is msgpack: [ts, [events], data_parallel_rank]; an event is a map whose `type`
-is its name; vLLM 0.19 and earlier publish an array that begins with the name. Hashes
-are the lower 64 bits, vLLM's default. Several blocks may hold the same hash: events
-report when the first becomes available and when the last is evicted.
+is its name, as in vLLM 0.33. Hashes are the lower 64 bits, vLLM's default. Several
+blocks may hold the same hash: events report when the first becomes available and when
+the last is evicted.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Literal
 
 from msgspec import Struct
 
@@ -19,10 +18,6 @@ from .block_pool import AllBlocksCleared, BlockCached, BlockRemoved, CacheEvent
 
 _MEDIUM = "GPU"
 _MASK = (1 << 64) - 1
-
-
-KvEventsVersion = Literal["0.33", "0.19"]
-"""The vLLM version whose event format is used; 0.19 stands for earlier versions too."""
 
 
 class BlockStored(Struct, frozen=True, tag=True, kw_only=True):
@@ -64,34 +59,8 @@ class KvEventBatch(Struct, frozen=True, array_like=True):
     """A batch of events. ts: Unix seconds."""
 
     ts: float
-    events: Sequence[KvEvent | tuple[object, ...]]
+    events: Sequence[KvEvent]
     data_parallel_rank: int | None = None
-
-
-def build_batch(
-    ts: float, events: Sequence[KvEvent], rank: int, version: KvEventsVersion = "0.33"
-) -> KvEventBatch:
-    """Build a batch of events in the format of this version of vLLM."""
-    if version == "0.33":
-        return KvEventBatch(ts, events, rank)
-    arrays: list[tuple[object, ...]] = []
-    for event in events:
-        match event:
-            case BlockStored():
-                stored = (
-                    event.block_hashes,
-                    event.parent_block_hash,
-                    event.token_ids,
-                    event.block_size,
-                )
-                arrays.append(
-                    ("BlockStored", *stored, event.lora_id, event.medium, event.lora_name)
-                )
-            case BlockRemovedEvent():
-                arrays.append(("BlockRemoved", event.block_hashes, event.medium))
-            case CacheClearedEvent():
-                arrays.append(("AllBlocksCleared",))
-    return KvEventBatch(ts, arrays, rank)
 
 
 class _HashedBlock(Struct, frozen=True, gc=False):

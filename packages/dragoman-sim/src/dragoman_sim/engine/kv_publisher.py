@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from .kv_events import KvEvent, KvEventBatch, KvEventsVersion, build_batch
+from .kv_events import KvEvent, KvEventBatch
 
 
 class ReplayBuffer:
@@ -95,9 +95,7 @@ class KvPublisher:
     and may request a replay.
     """
 
-    def __init__(
-        self, config: KvEventsConfig, rank: int, version: KvEventsVersion = "0.33"
-    ) -> None:
+    def __init__(self, config: KvEventsConfig, rank: int) -> None:
         """Bind the sockets. Raises ValueError if zmq is missing or an endpoint is not
         available.
         """
@@ -111,7 +109,6 @@ class KvPublisher:
         self._zmq: Any = zmq
         self._rank = rank
         self._topic = config.topic.encode()
-        self._version: KvEventsVersion = version
         self._replay_buffer = ReplayBuffer(config.buffer_steps)
         self._context: Any = zmq.asyncio.Context()
         self._replay_task: asyncio.Task[None] | None = None
@@ -132,9 +129,7 @@ class KvPublisher:
 
     def publish(self, timestamp: float, events: list[KvEvent]) -> None:
         """Publish a batch. timestamp: Unix seconds. Never blocks."""
-        number, payload = self._replay_buffer.add(
-            build_batch(timestamp, events, self._rank, self._version)
-        )
+        number, payload = self._replay_buffer.add(KvEventBatch(timestamp, events, self._rank))
         with suppress(self._zmq.Again):
             self._pub_socket.send_multipart((self._topic, number, payload), self._zmq.NOBLOCK)
 
