@@ -28,9 +28,6 @@ def start(hub: HubStub, folder: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     environment |= {
         "HF_ENDPOINT": hub.url,
-        "MODELSCOPE_ENDPOINT": hub.url,
-        "MODELSCOPE_DOMAIN": hub.url.removeprefix("http://"),
-        "MODELSCOPE_CACHE": str(folder / "modelscope"),
         "HF_HUB_CACHE": str(folder / "cache"),
         "HF_HOME": str(folder / "home"),
         "XDG_STATE_HOME": str(folder / "state"),

@@ -15,7 +15,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 LARGE_SUFFIXES = (".safetensors", ".gguf", ".bin", "tokenizer.json")
 """Suffixes of files that the hub stores outside of git, as .gitattributes declares."""
@@ -109,8 +109,6 @@ class _Handler(BaseHTTPRequestHandler):
             if self.headers.get("authorization") is not None:
                 self.hub.leaked_tokens.append(path)
             self.send_large(found[1], with_body=with_body)
-        elif found := re.fullmatch(r"/api/v1/models/([^/]+/[^/]+)/repo(/files)?", path):
-            self.answer_as_modelscope(found[1], is_list=found[2] is not None, with_body=with_body)
         elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             self.resolve(found[1], found[2], found[3], with_body=with_body)
         else:
@@ -170,31 +168,6 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             etag = compute_blob_id(data)
             self.send(200, data, headers | {"etag": f'"{etag}"'}, with_body=with_body)
-
-    def answer_as_modelscope(self, name: str, *, is_list: bool, with_body: bool) -> None:
-        """Answer ModelScope's routes: https://modelscope.cn/docs/models/download, and
-        the requests of its package.
-        """
-        repository = self.hub.repositories.get(name)
-        if repository is None:
-            self.send(404, b'{"Code":10010205001,"Success":false,"Message":"not found"}', {})
-            return
-        if is_list:
-            entries = [
-                {
-                    "Path": path,
-                    "Name": path,
-                    "Type": "blob",
-                    "Size": len(data),
-                    "Sha256": hashlib.sha256(data).hexdigest(),
-                }
-                for path, data in repository.files.items()
-            ]
-            answer = {"Code": 200, "Success": True, "Data": {"Files": entries}}
-            self.send(200, json.dumps(answer).encode(), {"content-type": "application/json"})
-            return
-        data = repository.files[parse_qs(urlsplit(self.path).query)["FilePath"][0]]
-        self.send_file(data, {}, with_body=with_body)
 
     def send_large(self, sha256: str, *, with_body: bool) -> None:
         found = (

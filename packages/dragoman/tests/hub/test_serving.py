@@ -37,7 +37,6 @@ def core_installation(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("dragoman.launch.architecture_check.find_spec", find_spec)
     monkeypatch.setattr("dragoman.launch.engine_choice.find_spec", find_spec)
-    monkeypatch.setattr("dragoman.hub.modelscope.find_spec", find_spec)
 
 
 @asynccontextmanager
@@ -187,10 +186,6 @@ def test_missing_extra_is_reported_before_download(hub: HubStub, cache: Path):
         match=r"needs the engine llamacpp, which is not installed: pip install 'dragoman\[lla",
     ):
         build_models(Settings(model="org/small-GGUF"), SystemClock())
-    with pytest.raises(
-        SettingsError, match="`modelscope:` needs the package modelscope, which is not installed"
-    ):
-        build_models(Settings(model="modelscope:org/name"), SystemClock())
     assert hub.count("GET /cdn/") == 0
 
 

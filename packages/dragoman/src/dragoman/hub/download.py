@@ -21,7 +21,6 @@ from .hub_cache import (
     record_revision,
 )
 from .hub_client import HubClient
-from .modelscope import download_from_modelscope
 
 MAX_WORKERS = 4
 """Concurrent downloads. One stream of the hub's CDN rarely fills a fast line; many
@@ -159,41 +158,13 @@ def download(
         DownloadCancelled: `cancelled` was set.
     """
     cancelled = cancelled or threading.Event()
-    missing = {file.path: file for file in plan.find_missing()}
-    if plan.hub == "huggingface":
-        with translate_errors(plan.repository):
-            if missing:
-                _Download(plan, on_event, cancelled, retry_seconds).run(tuple(missing.values()))
-            else:
-                # Another name of the commit may have been downloaded.
-                record_revision(get_cache_folder(plan.repository), plan.revision, plan.commit)
-        return
-    if not missing:
-        return
-    completed = {file.path: 0 if file.path in missing else file.size for file in plan.files}
-    lock = threading.Lock()
-
-    def report(path: str, size: int) -> None:
-        with lock:
-            if path in missing:
-                file = missing[path]
-                completed[path] = min(file.size, completed[path] + size)
-                done = sum(completed.values())
-                on_event(
-                    DownloadEvent(
-                        "downloading",
-                        done,
-                        plan.size,
-                        path,
-                        file.sha256,
-                        completed[path],
-                        file.size,
-                    )
-                )
-
-    on_event(DownloadEvent("downloading", sum(completed.values()), plan.size))
-    download_from_modelscope(plan, report, cancelled)
-    on_event(DownloadEvent("success", plan.size, plan.size))
+    missing = plan.find_missing()
+    with translate_errors(plan.repository):
+        if missing:
+            _Download(plan, on_event, cancelled, retry_seconds).run(missing)
+        else:
+            # Another name of the commit may have been downloaded.
+            record_revision(get_cache_folder(plan.repository), plan.revision, plan.commit)
 
 
 def format_bytes(count: int) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from msgspec import Struct
 
 from .file_selection import RepositoryFile
-from .model_reference import Hub
 
 
 class DownloadPlan(Struct, frozen=True):
@@ -21,7 +20,6 @@ class DownloadPlan(Struct, frozen=True):
     entry: path of the GGUF file to load, relative to the directory; None loads the
         directory.
     projector: path of the GGUF file with the multimodal projector.
-    hub: that has the repository.
     """
 
     repository: str
@@ -31,7 +29,6 @@ class DownloadPlan(Struct, frozen=True):
     files: tuple[RepositoryFile, ...]
     entry: str | None = None
     projector: str | None = None
-    hub: Hub = "huggingface"
 
     @property
     def size(self) -> int:

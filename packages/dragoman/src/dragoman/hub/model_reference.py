@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Literal
 
 from msgspec import Struct
 
@@ -24,29 +23,22 @@ _REFERENCE = re.compile(
 )
 
 
-Hub = Literal["huggingface", "modelscope"]
-
-
 class ModelReference(Struct, frozen=True):
     """A model in a hub.
 
     repository: its id, `org/name`.
     quantization: of the GGUF file, such as `Q4_K_M`; None selects the preferred one.
     revision: a branch, a tag or a commit; None is the default branch.
-    hub: the hub that hosts it.
     """
 
     repository: str
     quantization: str | None = None
     revision: str | None = None
-    hub: Hub = "huggingface"
 
     def __str__(self) -> str:
         quantization = "" if self.quantization is None else f":{self.quantization}"
-        hub = "modelscope:" if self.hub == "modelscope" else ""
-        return f"{hub}{self.repository}{quantization}" + (
-            "" if self.revision is None else f"@{self.revision}"
-        )
+        revision = "" if self.revision is None else f"@{self.revision}"
+        return f"{self.repository}{quantization}{revision}"
 
     @property
     def name(self) -> str:

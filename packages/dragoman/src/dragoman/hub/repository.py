@@ -1,7 +1,4 @@
-"""Repositories at one commit, read from a hub or only from the shared cache.
-
-`open_repository` serves both hubs; what is particular to ModelScope is in `modelscope`.
-"""
+"""Repositories at one commit, read from the hub or only from the shared cache."""
 
 from __future__ import annotations
 
@@ -19,8 +16,7 @@ from .errors import HubError, translate_errors
 from .file_selection import RepositoryFile, is_inside
 from .hub_cache import get_cache_folder, link_blob, read_revision
 from .hub_client import MAX_JSON_BYTES, HubClient
-from .model_reference import Hub, ModelReference
-from .modelscope import fetch_modelscope_metadata, find_modelscope_files, get_modelscope_revision
+from .model_reference import ModelReference
 
 # A git commit (SHA-1) in hexadecimal digits.
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -35,8 +31,6 @@ class Repository:
     revision: the branch, tag or commit that was requested.
     directory: the cache's directory for the files of this commit; need not exist.
     is_remote: whether files that are not in the cache may be requested from the hub.
-    hub: the hub of the repository. With ModelScope, all configuration files are already
-        in the cache.
     """
 
     id: str
@@ -45,7 +39,6 @@ class Repository:
     directory: Path
     files: tuple[RepositoryFile, ...]
     is_remote: bool
-    hub: Hub = "huggingface"
 
     def read(self, path: str) -> bytes | None:
         """Read a small file, after downloading it if necessary.
@@ -61,7 +54,7 @@ class Repository:
             return None
         local_file = self.directory / path
         is_present = local_file.is_file()
-        if not is_present and (not self.is_remote or self.hub != "huggingface"):
+        if not is_present and not self.is_remote:
             return None
         if (local_file.stat().st_size if is_present else file.size) > MAX_JSON_BYTES:
             raise HubError(
@@ -82,13 +75,6 @@ def find_cached_repository(reference: ModelReference) -> Repository | None:
     """Find the repository in the cache, without any request; None if nothing of this
     revision is there.
     """
-    if reference.hub == "modelscope":
-        cached = find_modelscope_files(reference)
-        return (
-            None
-            if cached is None
-            else _build_modelscope_repository(reference, *cached, is_remote=False)
-        )
     storage = get_cache_folder(reference.repository)
     revision = reference.revision or DEFAULT_REVISION
     commit = revision
@@ -135,10 +121,6 @@ def open_repository(reference: ModelReference) -> Repository:
         HubError: the repository does not exist or is not accessible, or the hub cannot
             be reached.
     """
-    if reference.hub == "modelscope":
-        return _build_modelscope_repository(
-            reference, *fetch_modelscope_metadata(reference), is_remote=True
-        )
     name = reference.repository
     revision = reference.revision or DEFAULT_REVISION
     with translate_errors(name):
@@ -231,16 +213,3 @@ def _check_offline_commits(name: str, storage: Path, revision: str) -> None:
             f"is set; name the commit, as in `{name}@{commits[-1]}`, or unset it and run "
             f"`dragoman pull {name}`"
         )
-
-
-def _build_modelscope_repository(
-    reference: ModelReference,
-    directory: Path,
-    files: tuple[RepositoryFile, ...],
-    *,
-    is_remote: bool,
-) -> Repository:
-    revision = get_modelscope_revision(reference)
-    return Repository(
-        reference.repository, revision, revision, directory, files, is_remote, hub="modelscope"
-    )

@@ -238,7 +238,6 @@ def _prepare(
             (*(() if projector is None else (projector,)), *reversed(model.files)),
             entry=model.files[0].path,
             projector=None if projector is None else projector.path,
-            hub=repository.hub,
         )
     else:
         plan, choice = _plan_safetensors(settings, reference, engine, repository)
@@ -288,7 +287,6 @@ def _plan_safetensors(
         repository.commit,
         repository.directory,
         files,
-        hub=repository.hub,
     )
     if engine is not None:
         choice = EngineChoice(engine, NAMED)
@@ -428,7 +426,6 @@ def _plan_part(
         repository.commit,
         repository.directory,
         select(reference.repository, repository.files),
-        hub=repository.hub,
     )
 
 

@@ -1,12 +1,8 @@
-"""MODEL as the name of a model of a hub (`org/name`, `hf:...`, `modelscope:...`, a
-URL).
-"""
+"""MODEL as the name of a model of the hub (`org/name`, `hf:...`, a URL)."""
 
 from __future__ import annotations
 
 import os
-
-import msgspec
 
 from ..hub import (
     ModelReference,
@@ -30,8 +26,7 @@ def find_reference(
         something else.
 
     Raises:
-        HubError: the text after `hf:`, `modelscope:` or the hub's host is not the name
-            of a model.
+        HubError: the text after `hf:` or the hub's host is not the name of a model.
     """
     host = next((host for host in _HOSTS if model.startswith(host)), None)
     if host is not None and not os.path.exists(model):
@@ -39,8 +34,6 @@ def find_reference(
     kind, _, name = model.partition(":")
     if kind == "hf" and name:
         return parse_reference(name.removeprefix("//"), revision), None
-    if kind == "modelscope" and name:
-        return msgspec.structs.replace(parse_reference(name, revision), hub="modelscope"), None
     spec = find_engine(kind)
     if spec is not None and spec.local is not None and name:
         return (parse_reference(name, revision), spec.name) if looks_like_repository(name) else None
