@@ -1,5 +1,5 @@
-"""The wire formats of /generate and /generate_stream in TGI and LightLLM: checks of
-streams and objects of any server.
+"""The wire formats of TGI's /generate and /generate_stream: checks of streams and
+objects of any server.
 
     stream:  token*  final; `index` counts the events; the concatenated token texts are
              `generated_text`
@@ -56,10 +56,6 @@ def check_stream(data: bytes, *, prefix: str = "") -> list[JsonObject]:
         require_key(event, "generated_text", "the event")
         require_key(event, "details", "the event")
         is_last = event["generated_text"] is not None
-        require(
-            event.get("finished", is_last) is is_last,
-            f"finished is {event.get('finished')!r}, expected {is_last}",
-        )
         if event["details"] is not None:
             require(is_last, "details before the final event")
             details = require_object(event["details"], "details")
@@ -108,31 +104,6 @@ def check_object(answer: JsonObject) -> None:
             len(top_tokens) == len(tokens),
             f"top_tokens has {len(top_tokens)} entries, expected {len(tokens)}",
         )
-
-
-def check_lightllm(answer: JsonObject) -> None:
-    """Check a full response with one choice in LightLLM's format. Raises Violation."""
-    texts = require_array(answer.get("generated_text"), "generated_text")
-    require(len(texts) == 1, f"generated_text has {len(texts)} texts, expected 1")
-    require_string(texts[0], "generated_text[0]")
-    require_count(answer.get("prompt_tokens"), "prompt_tokens")
-    require(
-        answer.get("finish_reason") in ("stop", "length"),
-        f"finish_reason is {answer.get('finish_reason')!r}",
-    )
-    output_tokens = require_count(answer.get("count_output_tokens"), "count_output_tokens")
-    if "tokens" in answer:
-        tokens = require_objects(answer["tokens"], "tokens")
-        require(
-            not tokens or output_tokens == len(tokens),
-            f"count_output_tokens is {output_tokens}, but there are {len(tokens)} tokens",
-        )
-        for number, token in enumerate(tokens, start=1):
-            _check_token(token)
-            require(
-                token.get("count_output_tokens", number) == number,
-                f"count_output_tokens of token {number} is {token.get('count_output_tokens')!r}",
-            )
 
 
 def check_error(body: JsonObject) -> None:

@@ -1,5 +1,5 @@
-"""/generate and /generate_stream, as in TGI and LightLLM: parses `inputs` and
-`parameters`, renders text and tokens.
+"""/generate and /generate_stream, as in TGI: parses `inputs` and `parameters`, renders
+text and tokens.
 """
 
 from .errors import map_tgi_status, render_tgi_error

@@ -1,5 +1,4 @@
-"""The structs of TGI's or LightLLM's request bodies, with the support of every
-parameter.
+"""The structs of TGI's request bodies, with the support of every parameter.
 
 Only shapes and bounds are checked here; the reader interprets the values.
 """
@@ -14,7 +13,6 @@ from msgspec import Meta, Raw, Struct
 from ..bounds import (
     MAX_LOGPROBS,
     AtLeastOne,
-    Count,
     CountOrUnlimited,
     Penalty,
     Probability,
@@ -45,8 +43,6 @@ class TgiNamedSchema(Struct, frozen=True):
 
 
 class TgiParameters(Struct, frozen=True, kw_only=True):
-    """TGI's parameters, then those that only LightLLM has or names differently."""
-
     max_new_tokens: Annotated[
         AtLeastOne | None, Note("the default is the rest of the context, as in TGI 3")
     ] = None
@@ -86,39 +82,17 @@ class TgiParameters(Struct, frozen=True, kw_only=True):
     ] = None
     adapter_id: Annotated[str | None, Note("the name of a loaded adapter")] = None
 
-    return_details: Annotated[
-        bool | None,
-        Note(
-            "LightLLM's: if present, a non-streamed answer has LightLLM's format; not with details"
-        ),
-    ] = None
-    n: Annotated[
-        AtLeastOne | None, Note("LightLLM's; requires return_details, not with stream")
-    ] = None
-    stop_sequences: Annotated[str | list[str] | None, Note("LightLLM's name for stop: strings")] = (
-        None
-    )
-    presence_penalty: Annotated[Penalty | None, Note("LightLLM's")] = None
-    min_new_tokens: Annotated[Count | None, Note("LightLLM's")] = None
-    ignore_eos: Annotated[bool | None, Note("LightLLM's")] = None
-    skip_special_tokens: Annotated[bool | None, Note("LightLLM's")] = None
-    add_special_tokens: Annotated[bool | None, Note("LightLLM's")] = None
-    allowed_token_ids: Annotated[
-        Annotated[list[TokenId], Meta(min_length=1)] | None, Note("LightLLM's")
-    ] = None
-    regular_constraint: Annotated[str | None, Note("LightLLM's")] = None
-    guided_json: Annotated[Raw, Note("LightLLM's: a schema, a string or an object")] = Raw()
-    guided_grammar: Annotated[str | None, Note("LightLLM's")] = None
-
 
 class TgiBody(Struct, frozen=True, kw_only=True):
-    """A body of /generate. Token ids as `inputs` are LightLLM's.
+    """A body of /generate.
 
-    model: an extension; TGI and LightLLM serve one model.
+    inputs: a text; token ids are an extension.
+    model: an extension; TGI serves one model.
     """
 
     inputs: Annotated[
-        str | list[TokenId], Note("raw text, without a chat template; or token ids, as in LightLLM")
+        str | list[TokenId],
+        Note("raw text, without a chat template; or token ids"),
     ]
     parameters: Annotated[Raw, Note("see below")] = Raw()
     stream: Annotated[
@@ -131,27 +105,15 @@ class TgiBody(Struct, frozen=True, kw_only=True):
 TGI = ParameterTable(
     "tgi",
     (TgiBody,),
-    (
-        *accept("options", note="for the hub's caches"),
-        *reject("multimodal_params", "send images to Chat Completions", {}),
-        *reject("num_beam", "beam search is not supported", 1),
-    ),
+    (*accept("options", note="for the hub's caches"),),
 )
 
 TGI_PARAMS = ParameterTable(
     "tgi_params",
     (TgiParameters,),
     (
-        *accept("group_request_id", "suggested_dp_index", note="a hint for routers"),
         *reject("typical_p", "use top_p", 1, 1.0),
         *reject("watermark", "watermarking is not supported", False),
-        *reject("exponential_decay_length_penalty", "not supported", [1, 1], [1, 1.0]),
-        *reject("input_penalty", "penalties on the prompt cannot be configured", False),
-        *reject("print_eos_token", "use skip_special_tokens=false", False),
-        *reject("add_spaces_between_special_tokens", "decoding follows the tokenizer", True),
-        *reject("token_healing_top_k", "token healing is not supported", 0),
-        *reject("token_healing_unmerge_last_token", "token healing is not supported", 0),
-        *reject("move_kv_to_decode_node", "disaggregated prefill is not supported"),
     ),
 )
 

@@ -1,11 +1,8 @@
-"""Renders TGI's /generate and /generate_stream, and LightLLM's of the same names.
+"""Renders TGI's /generate and /generate_stream.
 
-the stream:  one event for each token; the last one has the full text and the finish reason; only an error may follow
-
-Events contain the fields of both: TGI's `index`, `top_tokens` and `details`, LightLLM's
-counts, `finished` and `finish_reason`. In full responses the type of `generated_text`
-differs, so one format must be chosen.
-"""  # noqa: E501
+The stream has one event for each token. The last one has the full text and the details
+with the finish reason; only an error may follow.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +34,11 @@ from .errors import render_tgi_error
 
 
 class TgiRenderOptions(Struct, frozen=True, kw_only=True):
-    """The response options of TGI and LightLLM.
+    """The response options of TGI.
 
     details: TGI's `details`.
     logprobs: tokens have logprobs.
-    lightllm_tokens: use LightLLM's format, with or without tokens; None is TGI's
-        format.
-    as_list: render TGI's format as an array with one entry.
+    as_list: render a full response as an array with one entry.
     prefill: return the prompt's tokens.
     top_tokens: maximum alternatives for each token.
     prefix: text before the answer.
@@ -52,7 +47,6 @@ class TgiRenderOptions(Struct, frozen=True, kw_only=True):
 
     details: bool = False
     logprobs: bool = False
-    lightllm_tokens: bool | None = None
     as_list: bool = False
     prefill: bool = False
     top_tokens: int = 0
@@ -78,15 +72,12 @@ class TgiToken(Struct, frozen=True):
 
     id: -1 if the engine reports none, or if an event has no token of its own: the
         official client's is an integer.
-    count_output_tokens, prompt_tokens: LightLLM's.
     """
 
     id: int
     text: str
     logprob: float | None
     special: bool
-    count_output_tokens: int | UnsetType = UNSET
-    prompt_tokens: int | UnsetType | None = UNSET
 
 
 class TgiStreamDetails(Struct, frozen=True):
@@ -101,8 +92,6 @@ class TgiStreamEvent(Struct, frozen=True):
     token: TgiToken
     top_tokens: list[TgiToken] | UnsetType
     generated_text: str | None = None
-    finished: bool = False
-    finish_reason: str | None = None
     details: TgiStreamDetails | None = None
 
 
@@ -120,30 +109,14 @@ class TgiResponse(Struct, frozen=True):
     details: TgiDetails | UnsetType
 
 
-class LightllmResponse(Struct, frozen=True):
-    """LightLLM's full response.
-
-    With one choice only the text is an array. With several, counts are null if the
-    engine reports no tokens.
-    """
-
-    generated_text: list[str]
-    count_output_tokens: int | list[int | None] | None
-    finish_reason: str | list[str]
-    prompt_tokens: int | None
-    tokens: Sequence[TgiToken | Sequence[TgiToken]] | UnsetType
-
-
 class _PendingEvent(Struct):
     """An event that has not been sent yet.
 
     token: None for text without a token.
-    token_count: number of tokens up to and including this event.
     """
 
     token: Token | None
     text: str
-    token_count: int
 
     @property
     def is_special(self) -> bool:
@@ -238,9 +211,7 @@ class TgiWriter:
                 self._prompt_tokens = usage.prompt
                 # Every stream needs an event that finishes it, even one without any
                 # token.
-                pending = (
-                    self._pending.pop() if self._pending else _PendingEvent(None, "", self._count)
-                )
+                pending = self._pending.pop() if self._pending else _PendingEvent(None, "")
                 # Some engines report only the number of tokens, not the tokens.
                 finish = self._choice_finished
                 generated_tokens = self._count or usage.completion
@@ -251,8 +222,6 @@ class TgiWriter:
                 last_event = msgspec.structs.replace(
                     self._build_event(pending),
                     generated_text=self._add_prefix("".join(self._texts)),
-                    finished=True,
-                    finish_reason=_map_lightllm_reason(finish),
                     details=details if self._options.details else None,
                 )
                 return _render_event(last_event)
@@ -262,22 +231,16 @@ class TgiWriter:
                 return self._add("", self._pieces.skip(event.tokens))
 
     def render_full(self, reply: Reply) -> bytes:
-        answer = (
-            self._build_tgi(reply)
-            if self._options.lightllm_tokens is None
-            else self._build_lightllm(reply)
-        )
+        answer = self._build_response(reply)
         return escape_line_breaks(
-            msgspec.json.encode(
-                [answer] if self._options.as_list and isinstance(answer, TgiResponse) else answer
-            )
+            msgspec.json.encode([answer] if self._options.as_list else answer)
         )
 
     def _add(self, text: str, pieces: Sequence[tuple[Token, str]]) -> bytes:
         self._texts.append(text)
         for token, token_text in pieces:
             self._count += 1
-            self._pending.append(_PendingEvent(token, token_text, self._count))
+            self._pending.append(_PendingEvent(token, token_text))
         if self._choice_finished is not None or not self._pieces.has_tokens:
             unmatched_text = self._pieces.rest()
             # The text of a control token is its name, which is not part of the answer:
@@ -285,7 +248,7 @@ class TgiWriter:
             if self._pending and not self._pending[-1].is_special:
                 self._pending[-1].text += unmatched_text
             elif unmatched_text:
-                self._pending.append(_PendingEvent(None, unmatched_text, self._count))
+                self._pending.append(_PendingEvent(None, unmatched_text))
         self._text_tail = (self._text_tail + text)[-self._longest_stop :]
         limit = self._options.max_tokens
         reached_limit = limit is not None and self._count >= limit
@@ -311,21 +274,17 @@ class TgiWriter:
                 replace_surrogates(pending.text),
                 None,
                 not pending.text,
-                pending.token_count,
-                self._prompt_tokens,
             )
             return TgiStreamEvent(self._index, wire_token, UNSET)
         wire_token = msgspec.structs.replace(
             self._build_token(token),
             text=replace_surrogates(pending.text),
-            count_output_tokens=pending.token_count,
-            prompt_tokens=self._prompt_tokens,
         )
         return TgiStreamEvent(
             self._index, wire_token, self._build_top(token) if self._options.top_tokens else UNSET
         )
 
-    def _build_tgi(self, reply: Reply) -> TgiResponse:
+    def _build_response(self, reply: Reply) -> TgiResponse:
         choice = reply.choices[0]
         options = self._options
         text = self._add_prefix(_join_text(choice))
@@ -351,32 +310,6 @@ class TgiWriter:
             else UNSET,
         )
         return TgiResponse(text, details)
-
-    def _build_lightllm(self, reply: Reply) -> LightllmResponse:
-        choices = reply.choices
-        is_single = len(reply.choices) == 1
-        # The engine's total belongs to one choice only if there is no other.
-        counts = [
-            len(choice.tokens) or (reply.usage.completion if is_single else None)
-            for choice in choices
-        ]
-        reasons = [_map_lightllm_reason(choice) for choice in choices]
-        tokens = [
-            [
-                msgspec.structs.replace(
-                    token, count_output_tokens=count, prompt_tokens=reply.usage.prompt
-                )
-                for count, token in enumerate(self._build_tokens(choice), start=1)
-            ]
-            for choice in choices
-        ]
-        return LightllmResponse(
-            generated_text=[self._add_prefix(_join_text(choice)) for choice in choices],
-            count_output_tokens=counts[0] if is_single else counts,
-            finish_reason=reasons[0] if is_single else reasons,
-            prompt_tokens=reply.usage.prompt,
-            tokens=(tokens[0] if is_single else tokens) if self._options.lightllm_tokens else UNSET,
-        )
 
     def _build_tokens(self, choice: Choice) -> list[TgiToken]:
         """Build the tokens of a full response, with the same texts as in a stream."""
@@ -431,7 +364,3 @@ def _map_reason(finish: ChoiceFinished | Choice) -> str:
     if finish.reason is not FinishReason.STOP:
         return "length"
     return "eos_token" if finish.stop is None else "stop_sequence"
-
-
-def _map_lightllm_reason(finish: ChoiceFinished | Choice) -> str:
-    return "stop" if finish.reason is FinishReason.STOP else "length"

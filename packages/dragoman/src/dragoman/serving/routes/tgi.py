@@ -110,7 +110,7 @@ def build_routes(*, redirects_browsers: bool) -> Sequence[Route]:
 
 
 async def generate(http: HttpRequest) -> HandlerResult:
-    """Generate. TGI and LightLLM share this path; the body determines the dialect and
+    """Generate. TGI and SGLang share this path; the body determines the dialect and
     the format of errors.
     """
     body = await http.read_json()
