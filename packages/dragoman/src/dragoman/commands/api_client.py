@@ -12,6 +12,9 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from ..core.errors import EngineError
+from ..core.sse_decoder import SseDecoder
+
 if TYPE_CHECKING:
     import httpx2
 
@@ -184,18 +187,19 @@ class ApiClient:
                 _read_body(response)
             try:
                 yield from self._read_pieces(response)
+            except EngineError as error:
+                raise ApiError(f"{self.url}: {error.message}") from error
             except httpx2.HTTPError as error:
                 raise ApiError(
                     f"the connection to {self.url} was lost: {error}", is_unreachable=True
                 ) from error
 
     def _read_pieces(self, response: httpx2.Response) -> Iterator[Piece]:
-        for line in response.iter_lines():
-            data = line.removeprefix("data:").strip()
-            # A line without the prefix `data:` is a comment, an event's name or empty.
-            if data in (line, "[DONE]"):
+        decoder = SseDecoder()
+        for event in (event for piece in response.iter_bytes() for event in decoder.feed(piece)):
+            if event == b"[DONE]":
                 continue
-            chunk = self._decode(data.encode(), _Chunk)
+            chunk = self._decode(event, _Chunk)
             if chunk.error is not None:
                 raise ApiError(_format_error(chunk.error))
             for choice in chunk.choices:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dragoman_http import ClientTimeouts, HttpClient, HttpClientError, HttpResponse
 
 from ...core.errors import EngineError, RequestError
+from ...core.sse_decoder import SseDecoder
 from .wire import (
     CompletionBody,
     CompletionChunk,
@@ -28,7 +29,6 @@ ChunkReceiver = Callable[[CompletionChunk], bool]
 _encode = msgspec.json.Encoder().encode
 _CONNECTION_LOST = "The connection to llama.cpp was lost."
 _MAX_BODY_BYTES = 1 << 30
-_DATA = b"data: "
 _NO_TIMEOUT = 7 * 86_400.0
 """Seconds. A slow model may take any time; a process that dies closes the socket."""
 
@@ -140,18 +140,16 @@ class _EventStream:
     def __init__(self, response: HttpResponse, receive: ChunkReceiver) -> None:
         self._response = response
         self._receive = receive
-        self._rest = b""
+        self._sse = SseDecoder(_MAX_BODY_BYTES)
         self.is_finished = False
         self.failure: Exception | None = None
 
     def feed(self, piece: bytes) -> bool:
         """Process a piece of the body; a PieceReceiver of the HTTP client."""
-        lines = (self._rest + piece if self._rest else piece).split(b"\n")
-        self._rest = lines.pop()
         try:
-            for line in lines:
-                if line.startswith(_DATA) and not self.is_finished:
-                    self.is_finished = not self._receive(decode_chunk(line[len(_DATA) :]))
+            for event in self._sse.feed(piece):
+                if not self.is_finished:
+                    self.is_finished = not self._receive(decode_chunk(event))
         except Exception as error:
             # Raised again by the coroutine: a callback of the transport must not raise.
             self.is_finished = True

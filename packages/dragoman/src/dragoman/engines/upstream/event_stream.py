@@ -18,8 +18,8 @@ from ...core.events import (
     ToolCallDelta,
     ToolCallStart,
 )
+from ...core.sse_decoder import SseDecoder
 from .request_warnings import RequestWarnings
-from .sse_decoder import SseDecoder
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from ...dialects.sglang.writer import SglangResponse
 from ...dialects.tgi import is_tgi_body, read_tgi, render_tgi_info
 from ...dialects.tgi.errors import TgiError
 from ...dialects.tgi.wire import TGI_REQUEST, TgiInfo
-from ...dialects.tgi.writer import LightllmResponse, TgiResponse, TgiStreamEvent
+from ...dialects.tgi.writer import TgiResponse, TgiStreamEvent
 from ..api_description import EVENTS, MODEL, TEXT, ApiResponse, response
 from ..call_reading import parse_body, run_in_thread_if_large
 from ..error_envelope import OPENAI, TGI
@@ -60,8 +60,8 @@ def build_routes(*, redirects_browsers: bool) -> Sequence[Route]:
         ("POST", "PUT"),
         "/generate",
         generate,
-        "Generate text in the format of SGLang, TGI or LightLLM; the body decides",
-        response(SglangResponse, list[SglangResponse], TgiResponse, LightllmResponse),
+        "Generate text in the format of SGLang or TGI; the body decides",
+        response(SglangResponse, list[SglangResponse], TgiResponse),
         response(SglangResponse, TgiStreamEvent, OpenAIErrorBody, TgiError, media=EVENTS),
         bodies=(SGLANG_REQUEST, TGI_REQUEST),
         generates=True,
@@ -86,8 +86,8 @@ def build_routes(*, redirects_browsers: bool) -> Sequence[Route]:
         "POST",
         "/",
         post_root,
-        "Generate text in the format of TGI or LightLLM",
-        response(list[TgiResponse], LightllmResponse),
+        "Generate text in the format of TGI",
+        response(list[TgiResponse]),
         response(TgiStreamEvent, TgiError, media=EVENTS),
         bodies=(TGI_REQUEST,),
         generates=True,
@@ -97,7 +97,7 @@ def build_routes(*, redirects_browsers: bool) -> Sequence[Route]:
         "POST",
         "/generate_stream",
         post_stream,
-        "Stream text in the format of TGI or LightLLM",
+        "Stream text in the format of TGI",
         response(TgiStreamEvent, TgiError, media=EVENTS),
         bodies=(TGI_REQUEST,),
         generates=True,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.errors import (
-    EngineError,
-)
+from .errors import EngineError
 
 MAX_EVENT = 16 * 1024 * 1024
 """Limit of one event, bytes. A chunk is small, but the first may list the ids of a long

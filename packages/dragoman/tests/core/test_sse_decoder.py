@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.errors import EngineError
-from dragoman.engines.upstream.sse_decoder import SseDecoder
+from dragoman.core.sse_decoder import SseDecoder
 
 payloads = st.lists(st.text("ab é\u2028:", min_size=1, max_size=8).map(str.encode), max_size=5)
 
