@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
-from .tokenizer_file import TokenizerError
+from .tokenizer_file import TokenizerError, TokenizerPart, split_merge
 
 _UNKNOWN = 2
 _CONTROL = 3
@@ -109,8 +108,8 @@ class GgufVocabulary(Struct, frozen=True):
     add_space_prefix: bool = True
 
 
-def build_tokenizer_json(vocabulary: GgufVocabulary) -> bytes:
-    """Build the `tokenizer.json`.
+def build_tokenizer_parts(vocabulary: GgufVocabulary) -> TokenizerPart:
+    """Build the content of a `tokenizer.json`, decoded.
 
     Raises:
         TokenizerError: the vocabulary's type is unsupported, or its parts do not fit
@@ -131,15 +130,13 @@ def build_tokenizer_json(vocabulary: GgufVocabulary) -> bytes:
         {"id": id, "content": name, "special": kind == _CONTROL, **flags}
         for id, (name, kind) in _find_special_tokens(vocabulary).items()
     ]
-    return msgspec.json.encode(
-        {
-            "version": "1.0",
-            "added_tokens": added_tokens,
-            "truncation": None,
-            "padding": None,
-            **parts,
-        }
-    )
+    return {
+        "version": "1.0",
+        "added_tokens": added_tokens,
+        "truncation": None,
+        "padding": None,
+        **parts,
+    }
 
 
 def _check_sizes(vocabulary: GgufVocabulary) -> None:
@@ -179,7 +176,7 @@ def _build_byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:
         "trim_offsets": True,
         "use_regex": False,
     }
-    merges = [tuple(merge.split(" ", 1)) for merge in vocabulary.merges]
+    merges = [split_merge(merge) for merge in vocabulary.merges]
     return {
         "normalizer": None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*split_steps, byte_level_step]},
@@ -261,13 +258,13 @@ def _build_wordpiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
 
 
 def _build_bpe(
-    vocabulary: GgufVocabulary, merges: list[tuple[str, ...]], **options: object
+    vocabulary: GgufVocabulary, merges: list[tuple[str, str]], **options: object
 ) -> dict[str, Any]:
     words = {name: id for id, name in enumerate(vocabulary.tokens)}
     return {"type": "BPE", "vocab": words, "merges": merges, **options}
 
 
-def _order_merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, ...]]:
+def _order_merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
     """Return all possible merges by score, as SentencePiece merges the pair whose token
     has the highest score.
 
@@ -278,18 +275,35 @@ def _order_merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, ...]]:
         for id, name in enumerate(vocabulary.tokens)
         if not vocabulary.kinds or vocabulary.kinds[id] not in (_UNKNOWN, _CONTROL, _UNUSED)
     }
-    candidates: list[tuple[float, int, int, str, str]] = []
-    for name, id in ordinary_ids.items():
-        for cut in range(1, len(name)):
-            left = ordinary_ids.get(name[:cut])
-            right = ordinary_ids.get(name[cut:])
-            if left is not None and right is not None:
-                # GGUF has scores instead of merges; the order of all possible merges by
-                # score gives the same result. Without scores all are equal, as in
-                # llama.cpp.
-                score = vocabulary.scores[id] if vocabulary.scores else 0.0
-                candidates.append((-score, left, right, name[:cut], name[cut:]))
-    return [(left, right) for *_, left, right in sorted(candidates)]
+    # GGUF has scores instead of merges; the order of all possible merges by score gives
+    # the same result. Without scores all are equal, as in llama.cpp.
+    pairs_by_score: dict[float, list[tuple[int, int]]] = {}
+    # In alphabetical order the tokens that begin a token come before it, so that they
+    # are found without trying each of its prefixes.
+    beginnings: list[str] = []
+    for name in sorted(ordinary_ids):
+        while beginnings and not name.startswith(beginnings[-1]):
+            beginnings.pop()
+        pairs = [
+            (ordinary_ids[left], right)
+            for left in beginnings
+            if (right := ordinary_ids.get(name[len(left) :])) is not None
+        ]
+        if pairs:
+            score = vocabulary.scores[ordinary_ids[name]] if vocabulary.scores else 0.0
+            if score in pairs_by_score:
+                pairs_by_score[score] += pairs
+            else:
+                pairs_by_score[score] = pairs
+        beginnings.append(name)
+    ordered: list[tuple[int, int]] = []
+    for score in sorted(pairs_by_score, reverse=True):
+        pairs = pairs_by_score[score]
+        if len(pairs) > 1:
+            pairs.sort()
+        ordered += pairs
+    tokens = vocabulary.tokens
+    return [(tokens[left], tokens[right]) for left, right in ordered]
 
 
 def _build_post_processor(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
@@ -25,12 +26,14 @@ from .tokenizer_file import (
     TokenizerPart,
     build_byte_reader,
     build_name_reader,
+    can_share_model,
     can_spell_controls,
     disable_prepending,
     hide_controls,
     merge_added_tokens,
     parse_tokenizer,
     read_added_tokens,
+    read_merges,
 )
 
 MAX_UNSHARED_CHARS = 16_384
@@ -42,6 +45,21 @@ MIN_SCANNED_CHARS = 2048
 can find the control tokens: encoding a shorter prompt as a whole costs less than
 scanning it.
 """
+
+
+_BPE_OPTIONS = frozenset(
+    {
+        "dropout",
+        "unk_token",
+        "continuing_subword_prefix",
+        "end_of_word_suffix",
+        "fuse_unk",
+        "byte_fallback",
+        "ignore_merges",
+    }
+)
+"""Fields of a BPE model in a tokenizer.json, other than its vocabulary."""
+_EMPTY_MODEL: TokenizerPart = {"type": "BPE", "vocab": {}, "merges": []}
 
 
 class SpecialTokenWrapping(msgspec.Struct, frozen=True):
@@ -60,9 +78,13 @@ class HfTokenizer:
     """Implements `core.engine.Tokenizer` with the `tokenizers` library."""
 
     def __init__(
-        self, data: bytes | str, extra_tokens: Sequence[AddedToken] = (), *, generates: bool = True
+        self,
+        data: bytes | str | TokenizerPart,
+        extra_tokens: Sequence[AddedToken] = (),
+        *,
+        generates: bool = True,
     ) -> None:
-        """data: the content of a tokenizer.json.
+        """data: the content of a tokenizer.json, encoded or decoded.
         extra_tokens: added tokens that may be missing in it.
         generates: the model generates text, so the bytes of every token must be known.
 
@@ -80,13 +102,29 @@ class HfTokenizer:
             msgspec.structs.replace(token, id=id) for token, id in ids if id is not None
         )
         control_tokens = tuple(token for token in added_tokens if token.is_control)
-        plain_data = hide_controls(tokenizer_data, control_tokens, token_hex(8))
+        self._can_spell_controls = can_spell_controls(tokenizer_data, control_tokens)
+        if not self._can_spell_controls and can_share_model(tokenizer_data, control_tokens):
+            # A large vocabulary takes seconds to build, and hundreds of megabytes.
+            model = self._full_tokenizer.model
+            hidden_names = {token.content for token in control_tokens}
+            plain_data = tokenizer_data | {
+                "added_tokens": [
+                    entry
+                    for entry in tokenizer_data["added_tokens"]
+                    if entry["content"] not in hidden_names
+                ]
+            }
+        else:
+            model = None
+            plain_data = hide_controls(tokenizer_data, control_tokens, token_hex(8))
+        self._plain_tokenizer = _build_tokenizer(plain_data, model)
         inner_data = disable_prepending(plain_data)
-        self._plain_tokenizer = _build_tokenizer(plain_data)
         self._inner_tokenizer = (
-            self._plain_tokenizer if inner_data is None else _build_tokenizer(inner_data)
+            self._plain_tokenizer
+            if inner_data is None
+            else _build_tokenizer(inner_data, self._plain_tokenizer.model)
         )
-        self._scanner, self._scanned_ids = _build_scanner(control_tokens)
+        self._control_tokens = control_tokens
         self._control_pattern: re.Pattern[str] | None = None
         """Finds the same tokens as the scanner, 100 times as fast; None if some match
         depends on the text around it.
@@ -110,7 +148,6 @@ class HfTokenizer:
         for token in added_tokens:
             byte_table[token.id] = token.content.encode()
         self._byte_table = tuple(byte_table)
-        self._can_spell_controls = can_spell_controls(tokenizer_data, control_tokens)
         self._max_token_bytes = max(map(len, self._byte_table), default=1)
         self._control_ids = frozenset(token.id for token in control_tokens)
         self.control_tokens = ControlTokens(token.content for token in control_tokens)
@@ -140,6 +177,13 @@ class HfTokenizer:
     @property
     def longest_token(self) -> int:
         return self._max_token_bytes
+
+    @cached_property
+    def _scanner(self) -> tuple[tokenizers.Tokenizer, tuple[int, ...]]:
+        """See `_build_scanner`. Built when it is first used, since most vocabularies
+        have a `_control_pattern` instead.
+        """
+        return _build_scanner(self._control_tokens)
 
     def encode(self, text: str, *, special: bool, add_special_tokens: bool = False) -> list[int]:
         """Encode a text; with special=False it never yields a control token.
@@ -226,10 +270,11 @@ class HfTokenizer:
             for match in self._control_pattern.finditer(text):
                 yield match.start(), match.end(), self._special_tokens[match[0]]
             return
-        encoding = _encode(self._scanner, text, False)
+        scanner, true_ids = self._scanner
+        encoding = _encode(scanner, text, False)
         for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if number:
-                yield start, end, self._scanned_ids[number]
+                yield start, end, true_ids[number]
 
     def _encode_piece(
         self,
@@ -295,11 +340,52 @@ class _Config(msgspec.Struct):
     added_tokens_decoder: dict[str, dict[str, Any]] = {}
 
 
-def _build_tokenizer(data: TokenizerPart) -> tokenizers.Tokenizer:
+def _build_tokenizer(
+    data: TokenizerPart, model: models.Model | None = None
+) -> tokenizers.Tokenizer:
+    """Build a tokenizer.
+
+    model: a model to share; None builds that of `data`.
+
+    Raises: TokenizerError.
+    """
     try:
-        return tokenizers.Tokenizer.from_str(msgspec.json.encode(data).decode())
+        model = model or _build_bpe(data["model"])
+        if model is None:
+            return tokenizers.Tokenizer.from_str(msgspec.json.encode(data).decode())
+        no_tokens: list[AddedToken] = []
+        frame = data | {"added_tokens": no_tokens, "model": _EMPTY_MODEL}
+        tokenizer = tokenizers.Tokenizer.from_str(msgspec.json.encode(frame).decode())
+        tokenizer.model = model  # pyright: ignore[reportAttributeAccessIssue]
+        added = [
+            tokenizers.AddedToken(
+                token.content,
+                single_word=token.single_word,
+                lstrip=token.lstrip,
+                rstrip=token.rstrip,
+                normalized=token.normalized,
+                special=token.special,
+            )
+            for token in read_added_tokens(data)
+        ]
+        # All at once, since each call builds the index of all added tokens again.
+        tokenizer.add_tokens(added)  # pyright: ignore[reportUnknownMemberType]
     except Exception as error:  # the library raises bare Exception
         raise TokenizerError(f"tokenizer.json: {error}") from error
+    return tokenizer
+
+
+def _build_bpe(model: TokenizerPart) -> models.Model | None:
+    """Build a BPE model without JSON, which would take twice the time and memory; None
+    for other models.
+    """
+    options = {name: value for name, value in model.items() if value is not None}
+    words = options.pop("vocab", None)
+    merges = options.pop("merges", None)
+    kind = options.pop("type", None)
+    if kind != "BPE" or not words or merges is None or options.keys() - _BPE_OPTIONS:
+        return None
+    return models.BPE(vocab=words, merges=read_merges(model), **options)
 
 
 def _split_around(
@@ -326,14 +412,24 @@ def _build_scanner(controls: Sequence[AddedToken]) -> tuple[tokenizers.Tokenizer
     real ids.
     """
     scanner = tokenizers.Tokenizer(models.WordLevel({"\u0000": 0}, unk_token="\u0000"))
-    true_ids = [0]
-    for token in controls:
-        flags = {"single_word": token.single_word, "lstrip": token.lstrip, "rstrip": token.rstrip}
-        entry = tokenizers.AddedToken(
-            token.content, **flags, normalized=False, special=token.special
+    entries = [
+        tokenizers.AddedToken(
+            token.content,
+            single_word=token.single_word,
+            lstrip=token.lstrip,
+            rstrip=token.rstrip,
+            normalized=False,
+            special=token.special,
         )
-        if scanner.add_tokens([entry]):  # pyright: ignore[reportUnknownMemberType]
-            true_ids.append(token.id)
+        for token in controls
+    ]
+    # All at once, since each call builds the index of all added tokens again.
+    scanner.add_tokens(entries)  # pyright: ignore[reportUnknownMemberType]
+    true_ids = [0] * scanner.get_vocab_size()
+    for token in controls:
+        number = scanner.token_to_id(token.content)
+        if number:
+            true_ids[number] = true_ids[number] or token.id
     return scanner, tuple(true_ids)
 
 

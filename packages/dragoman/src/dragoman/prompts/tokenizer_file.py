@@ -58,9 +58,14 @@ class AddedToken(Struct, frozen=True):
         return self.special or len(self.content) > 1
 
 
-def parse_tokenizer(raw: bytes | str) -> TokenizerPart:
+def parse_tokenizer(content: bytes | str | TokenizerPart) -> TokenizerPart:
+    """Return a tokenizer.json as an object, decoded unless it is one.
+
+    Raises:
+        TokenizerError: it is not JSON, or has no model.
+    """
     try:
-        data = decode_object(raw)
+        data = content if isinstance(content, dict) else decode_object(content)
     except InvalidJson as error:
         raise TokenizerError(f"tokenizer.json is not JSON: {error}") from error
     if not isinstance(data.get("model"), dict):
@@ -125,8 +130,7 @@ def hide_controls(data: TokenizerPart, controls: Sequence[AddedToken], nonce: st
         changes = {"vocab": {hidden_names.get(word, word): id for word, id in words.items()}}
         if model.get("unk_token") in hidden_names:
             changes["unk_token"] = hidden_names[model["unk_token"]]
-        merges: list[str | list[str]] = model.get("merges") or []
-        pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges]
+        pairs = read_merges(model)
         plain_pairs = [pair for pair in pairs if not {*pair, "".join(pair)} & hidden_names.keys()]
         if len(plain_pairs) < len(pairs):
             changes["merges"] = plain_pairs
@@ -142,15 +146,48 @@ def can_spell_controls(data: TokenizerPart, controls: Sequence[AddedToken]) -> b
     if find_model_type(model) == "Unigram":
         pieces: list[tuple[str, float]] = model.get("vocab") or []
         return any(name in names for name, _ in pieces)
-    merges: list[str | list[str]] = model.get("merges") or []
-    merged_names = (
-        "".join(merge.split(" ", 1)) if isinstance(merge, str) else "".join(merge)
-        for merge in merges
-    )
     # With ignore_merges (Llama 3) a word that is in the vocabulary is one token without
     # any merge.
     whole_words: dict[str, int] = (model.get("vocab") or {}) if model.get("ignore_merges") else {}
-    return not names.isdisjoint(whole_words) or any(name in names for name in merged_names)
+    return not names.isdisjoint(whole_words) or not names.isdisjoint(
+        map("".join, read_merges(model))
+    )
+
+
+def can_share_model(data: TokenizerPart, controls: Sequence[AddedToken]) -> bool:
+    """Whether a tokenizer that yields no control token can have the same model, if that
+    spells none: the model also numbers all other added tokens itself.
+    """
+    model = data["model"]
+    if find_model_type(model) != "BPE":
+        return False
+    names = {token.content for token in controls}
+    words: dict[str, int] = model.get("vocab") or {}
+    others = (token for token in read_added_tokens(data) if token.content not in names)
+    # The model yields a token of one character without any merge.
+    return all(len(name) > 1 for name in names) and all(
+        words.get(token.content) == token.id for token in others
+    )
+
+
+def read_merges(model: TokenizerPart) -> list[tuple[str, str]]:
+    """Return the pairs that a BPE model merges, in order. Raises TokenizerError."""
+    merges: list[Any] = model.get("merges") or []
+    # JSON has no tuples: the whole list was built from a GGUF file.
+    if merges and isinstance(merges[0], tuple):
+        return merges
+    return [split_merge(merge) for merge in merges]
+
+
+def split_merge(merge: str | Sequence[str]) -> tuple[str, str]:
+    """Return the two tokens of a merge, which a file also writes as one text. Raises
+    TokenizerError.
+    """
+    try:
+        left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
+    except ValueError:
+        raise TokenizerError(f"a merge is not a pair of tokens: {merge!r:.80}") from None
+    return left, right
 
 
 def disable_prepending(data: TokenizerPart) -> TokenizerPart | None:
@@ -190,7 +227,8 @@ def build_byte_reader(data: TokenizerPart) -> Callable[[str], bytes]:
         byte_fallback = bool(model.get("byte_fallback"))
 
         def read(name: str) -> bytes:
-            byte = _BYTE.fullmatch(name) if byte_fallback else None
+            # The cheap check first: few of the names are those of bytes.
+            byte = _BYTE.fullmatch(name) if byte_fallback and name[:3] == "<0x" else None
             return bytes([int(byte[1], 16)]) if byte else name.replace(space_char, " ").encode()
 
         return read

@@ -19,7 +19,7 @@ class TokenText:
         self._bytes = tuple(tokens)
         self._ids: dict[bytes, list[int]] = {}
         for id, raw in enumerate(tokens):
-            if any(byte >= 0x80 for byte in raw):
+            if not raw.isascii():
                 self._ids.setdefault(raw, []).append(id)
 
     def __len__(self) -> int:

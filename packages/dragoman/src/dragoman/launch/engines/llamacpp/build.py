@@ -23,7 +23,7 @@ from ....engines.llamacpp import (
 from ....pipeline.engine_backends import EmbedderBackend, ScorerBackend
 from ....pipeline.served_model import ServedModel
 from ....prompts.chat_template import ChatTemplate
-from ....prompts.gguf_tokenizer import GgufVocabulary, build_tokenizer_json
+from ....prompts.gguf_tokenizer import GgufVocabulary, build_tokenizer_parts
 from ....prompts.hf_tokenizer import HfTokenizer
 from ....prompts.tokenizer_file import TokenizerError
 from ....prompts.tokenizer_info import TokenizerInfo
@@ -242,7 +242,7 @@ def build_gguf_tokenizer(metadata: GgufMetadata, *, writes: bool = True) -> HfTo
         add_space_prefix=metadata.get_flag(f"{key}add_space_prefix") is not False,
     )
     try:
-        return HfTokenizer(build_tokenizer_json(vocabulary), generates=writes)
+        return HfTokenizer(build_tokenizer_parts(vocabulary), generates=writes)
     except TokenizerError as error:
         raise TokenizerError(f"{metadata.path}: {error}") from error
 
