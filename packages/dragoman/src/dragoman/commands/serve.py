@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,9 @@ def run_server(
             return run_workers(settings, echo, read_settings)
         from ..launch import run  # noqa: PLC0415 - imports the whole server
 
-        return run(settings, echo, build, read_settings)
+        # A command reads its settings again; a program that calls `dragoman.serve` does
+        # more than serve, and is not executed again.
+        command = None if read_settings is None else (sys.executable, *sys.orig_argv[1:])
+        return run(settings, echo, build, read_settings, command)
     finally:
         gc.enable()

@@ -203,6 +203,12 @@ class EngineError(DragomanError):
     code = "engine_error"
 
 
+class ProcessUnusable(EngineError):
+    """The engine cannot work again in this process, for example since its CUDA context
+    is lost; in a new process it may.
+    """
+
+
 class Overloaded(EngineError):
     """The request is rejected because too many others are waiting."""
 

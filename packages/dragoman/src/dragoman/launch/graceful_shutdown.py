@@ -57,9 +57,12 @@ class Server(uvicorn.Server):
         server_ports: ServerPorts | None = None,
         reloader: Reloader | None = None,
         notifier: Notifier | None = None,
+        on_replaced: Callable[[Sequence[socket.socket]], None] | None = None,
     ) -> None:
         """Create the server.
 
+        on_replaced: called at the end of a shutdown that `replace` has started, with
+            sockets that still listen.
         server_ports: ports whose sockets come first among those passed to `run`, in the
             same order.
         """
@@ -72,6 +75,8 @@ class Server(uvicorn.Server):
         self._models = models
         self._shutdown_config = shutdown_config or ShutdownConfig()
         self._server_ports = server_ports or ListeningPorts()
+        self._on_replaced = on_replaced
+        self._is_being_replaced = False
         self.failure: str | None = None
         """The reason for which a model could not be loaded at startup; the server stops
         then.
@@ -79,6 +84,13 @@ class Server(uvicorn.Server):
 
     def stop_after_failure(self, name: str, error: BaseException) -> None:
         self.failure = f"cannot serve {name}: {format_error(error)}"
+        self.should_exit = True
+
+    def replace(self) -> None:
+        """Shut down for a new process, which continues on the same sockets: clients
+        that connect meanwhile wait in the accept queue.
+        """
+        self._is_being_replaced = not self.should_exit
         self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature is uvicorn's
@@ -90,6 +102,7 @@ class Server(uvicorn.Server):
         """
         if self.force_exit:
             os._exit(1)
+        self._is_being_replaced = False
         self.force_exit = self.should_exit
         self.should_exit = True
 
@@ -138,7 +151,11 @@ class Server(uvicorn.Server):
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._notifier.notify_stopping()
+        if self._is_being_replaced:
+            self._notifier.notify_reloading()
+        else:
+            self._notifier.notify_stopping()
+        kept = [item.dup() for item in sockets or ()] if self._is_being_replaced else []
         if self._service_task is not None:
             self._service_task.cancel()
         # Closed before the drain: from now on readiness fails, and new requests get a
@@ -163,7 +180,9 @@ class Server(uvicorn.Server):
                 self._shutdown_config.timeout,
             )
         while not self.force_exit:
-            has_waited = read_clock() - started_at >= self._shutdown_config.grace
+            # The port of a server that is replaced does not close.
+            grace = 0.0 if self._is_being_replaced else self._shutdown_config.grace
+            has_waited = read_clock() - started_at >= grace
             if has_waited and (stop_task.done() or not self._has_work(running)):
                 break
             await asyncio.sleep(POLL_INTERVAL)
@@ -172,6 +191,12 @@ class Server(uvicorn.Server):
         self._server_ports.close()
         await super().shutdown(sockets)
         stop_task.cancel()
+        # Within the event loop: its end would wait for threads that a dead device may
+        # have blocked for ever.
+        if self._is_being_replaced and self._on_replaced is not None:
+            self._on_replaced(kept)
+        for item in kept:
+            item.close()
 
     def _has_work(self, running: Sequence[asyncio.Task[None]]) -> bool:
         """Whether client requests or background work are still running."""

@@ -60,10 +60,12 @@ def _check_stale(path: str) -> None:
 class SocketFile:
     """A listening Unix socket and its file. Raises SettingsError if the server cannot
     listen there.
+
+    listener: the socket of this file, if it listens already.
     """
 
-    def __init__(self, path: str, mode: int) -> None:
-        self.listener = listen_on_file(path, mode)
+    def __init__(self, path: str, mode: int, listener: socket.socket | None = None) -> None:
+        self.listener = listener or listen_on_file(path, mode)
         self._path = path
         self._identity = _identify(path)
 

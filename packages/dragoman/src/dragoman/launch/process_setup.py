@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import socket
+from collections.abc import Sequence
 
 import msgspec
 
@@ -34,9 +35,13 @@ def enable_collector() -> None:
     gc.enable()
 
 
-def prepare_process(settings: Settings) -> tuple[Settings, list[socket.socket], bytes]:
+def prepare_process(
+    settings: Settings, listeners: Sequence[socket.socket] = ()
+) -> tuple[Settings, list[socket.socket], bytes]:
     """Configure logging, check the settings, and take over the sockets of systemd's
     socket activation.
+
+    listeners: the sockets of the process that this one has replaced.
 
     Returns: the settings with the address of inherited sockets, these sockets, and the
         secret key.
@@ -48,7 +53,7 @@ def prepare_process(settings: Settings) -> tuple[Settings, list[socket.socket], 
         # httpx2 logs every request that it sends, such as those for media.
         logging.getLogger("httpx2").setLevel(logging.WARNING)
     warn_unsupported(settings)
-    inherited = inherit_sockets(os.environ)
+    inherited = [*listeners] or inherit_sockets(os.environ)
     if inherited:
         settings = adopt_address(settings, inherited[0])
     # One key for all servers of the process: a load balancer may send a conversation's

@@ -16,11 +16,12 @@ from threading import Event as ThreadEvent
 from typing import Literal
 
 import anyio.to_thread
+from msgspec import Struct
 
 from ..core.capabilities import Feature
 from ..core.encoder import Encoder
 from ..core.engine import Engine
-from ..core.errors import DragomanError, EngineError, Overloaded
+from ..core.errors import DragomanError, EngineError, Overloaded, ProcessUnusable
 from ..core.token_engine import TokenEngine
 from ..core.weight_updates import SucceedingTrainable, WeightHistory
 from .engine_backends import (
@@ -31,6 +32,7 @@ from .engine_backends import (
     TokenBackend,
 )
 from .engine_calls import run_in_daemon_thread
+from .lora_adapters import Adapter
 from .served_model import ModelDetails, ServedModel
 
 log = logging.getLogger(__name__)
@@ -137,6 +139,21 @@ class ModelSummary:
         return cls(model.max_model_len, tuple(sorted(capabilities)), model.details, vocab_size)
 
 
+class SlotHistory(Struct, frozen=True):
+    """What the process that replaces this one takes over for a model.
+
+    n_failures: consecutive failures of the engine, for the backoff.
+    n_restarts: number of restarts of the engine, including the one by that process.
+    weights: updates of the weights; None if they cannot be replaced.
+    adapters: names and paths of the adapters that were loaded.
+    """
+
+    n_failures: int
+    n_restarts: int
+    weights: WeightHistory | None
+    adapters: tuple[tuple[str, str], ...]
+
+
 class ModelState(StrEnum):
     UNLOADED = "unloaded"
     LOADED = "loaded"
@@ -174,6 +191,11 @@ class ModelSlot:
         self._is_loading = self._is_restarting = self._is_unloading = False
         self._weight_history: WeightHistory | None = None
         """Of the model that was unloaded, for its successor."""
+        self._inherited_adapters: tuple[tuple[str, str], ...] | None = None
+        self.n_restarts = 0
+        """Number of restarts of the engine after it failed."""
+        self.needs_new_process = False
+        """Whether the failed engine cannot be restarted in this process."""
         self.summary = None if self.model is None else ModelSummary.from_model(self.model)
         """Known once the model has been loaded."""
 
@@ -325,6 +347,12 @@ class ModelSlot:
         self._ttl = seconds
 
     @property
+    def is_up(self) -> bool:
+        """Whether the model is loaded and its engines are ready."""
+        is_loaded = self.state in (ModelState.LOADED, ModelState.DRAINING)
+        return is_loaded and all(engine.health().ready for engine in self._find_engines())
+
+    @property
     def has_new_failure(self) -> bool:
         """Whether an engine of a loaded model reports a failure that has not been
         handled yet.
@@ -445,8 +473,52 @@ class ModelSlot:
             if isinstance(trainable := self.model.trainable, SucceedingTrainable):
                 await trainable.succeed(self._weight_history)
             self._weight_history = None
+        await self._restore_adapters()
         self.state = ModelState.LOADED
         self.started_at = self.last_used = self._clock()
+
+    def build_history(self) -> SlotHistory:
+        """Build what a new process takes over from this slot."""
+        model = self.model
+        weights = self._weight_history
+        if model is not None and isinstance(model.trainable, SucceedingTrainable):
+            weights = model.trainable.history
+        adapters = () if model is None or model.adapters is None else model.adapters
+        return SlotHistory(
+            self._n_failures,
+            self.n_restarts + self.needs_new_process,
+            weights,
+            tuple((adapter.name, adapter.path) for adapter in adapters),
+        )
+
+    def succeed(self, history: SlotHistory) -> None:
+        """Take over from the slot of the process that this one has replaced."""
+        self._n_failures = history.n_failures
+        self.n_restarts = history.n_restarts
+        self._weight_history = history.weights
+        self._inherited_adapters = history.adapters
+
+    async def _restore_adapters(self) -> None:
+        """Load the adapters of the previous process, as far as possible."""
+        adapters = None if self.model is None else self.model.adapters
+        inherited = self._inherited_adapters
+        self._inherited_adapters = None
+        if adapters is None or inherited is None:
+            return
+        loaded = {adapter.name: adapter.path for adapter in adapters}
+        for name in loaded.keys() - dict(inherited).keys():
+            await adapters.unload(name)
+        for name, path in inherited:
+            if loaded.get(name) == path:
+                continue
+            try:
+                await adapters.load(Adapter(name, path), replace=True)
+            except Exception as error:
+                # Without it, requests for it fail rather than use another adapter of
+                # the same name.
+                log.error("the adapter %s cannot be loaded again from %s: %s", name, path, error)
+                if name in loaded:
+                    await adapters.unload(name)
 
     async def drain_and_unload(self) -> None:
         """Wait for running requests, then unload the model."""
@@ -530,10 +602,12 @@ class ModelSlot:
         self._is_restarting = True
         try:
             await self.start()
-        except Exception:
+        except Exception as error:
+            self.needs_new_process = isinstance(error, ProcessUnusable)
             log.exception("%s: the engine could not be restarted", self.name)
             await self._fail_and_stop()
         else:
+            self.n_restarts += 1
             log.info("%s: the engine was restarted", self.name)
         finally:
             self._is_restarting = False

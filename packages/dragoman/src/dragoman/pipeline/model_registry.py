@@ -6,14 +6,14 @@ import asyncio
 import copy
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 
 from ..core.errors import EngineError, ModelNotFound, Overloaded, RequestError
 from .engine_calls import translate_engine_exception
 from .lora_adapters import Adapter
-from .model_lifecycle import ModelSlot, ModelSpec, ModelState
+from .model_lifecycle import ModelSlot, ModelSpec, ModelState, SlotHistory
 from .served_model import ServedModel
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,10 @@ class Models:
         self.on_start_failure: Callable[[str, BaseException], None] | None = None
         """Called when a model that is loaded from the start cannot be loaded, with its
         name and the cause.
+        """
+        self.on_unusable_process: Callable[[], None] | None = None
+        """Called when a failed engine cannot be restarted in this process; None if no
+        other process can take over.
         """
         self.waits_for_loads = False
         """Whether `start` returns only when the models that are loaded from the start
@@ -115,6 +119,18 @@ class Models:
             # Otherwise the requests of an engine that fails now would never end.
             await self._handle_failure(slot)
         await slot.retire()
+
+    def build_histories(self) -> dict[str, SlotHistory]:
+        """Build what a new process takes over, by model name."""
+        return {slot.name: slot.build_history() for slot in self._slots}
+
+    def succeed(self, histories: Mapping[str, SlotHistory]) -> None:
+        """Take over from the models of the process that this one has replaced; before
+        `start`.
+        """
+        for slot in self._slots:
+            if slot.name in histories:
+                slot.succeed(histories[slot.name])
 
     def restrict(self, permitted: tuple[str, ...]) -> Models:
         """Return a view in which only models with these names, aliases or adapters
@@ -330,6 +346,8 @@ class Models:
             await slot.restart()
             if slot.is_starting:
                 self.begin_load(slot)
+            if slot.needs_new_process and self.on_unusable_process is not None:
+                self.on_unusable_process()
         if slot.has_expired:
             async with self._load_lock:
                 # Again: a request may have used the model while this waited for the

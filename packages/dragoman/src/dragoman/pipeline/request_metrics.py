@@ -21,6 +21,7 @@ from ..core.events import (
     get_answer_tokens,
 )
 from .driver import Stage
+from .model_lifecycle import ModelSlot, ModelState
 from .model_registry import Models
 from .run_counts import RunCounts
 from .served_model import ServedModel
@@ -50,6 +51,15 @@ class ModelMetrics:
     def _find_stats(self, model: ServedModel) -> EngineStats:
         """Return the counters of a model, which persist while it is unloaded."""
         return self._stats_by_model.setdefault(model.name, EngineStats())
+
+    @property
+    def slots(self) -> Sequence[ModelSlot]:
+        """The models that are loaded, have failed or start with the server."""
+        return [
+            slot
+            for slot in self._models.slots
+            if slot.state is not ModelState.UNLOADED or slot.is_starting
+        ]
 
     def __iter__(self) -> Iterator[tuple[ServedModel, Sequence[EngineStats]]]:
         """Yield every model with the current counters of its engine's cores."""

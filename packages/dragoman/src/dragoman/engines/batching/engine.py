@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
 from collections import abc
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from functools import partial
 
 from ...core.capabilities import CONSTRAINT_FEATURES, Capabilities, Feature
 from ...core.engine import Health
-from ...core.errors import EngineError, Overloaded, RequestError, Unsupported
+from ...core.errors import EngineError, Overloaded, ProcessUnusable, RequestError, Unsupported
 from ...core.request_checks import check_ids, check_prompt
 from ...core.token_engine import OutputCallback, Sampled, TokenRequest
 from ..active_sequences import SHUTTING_DOWN, ActiveSequence, ActiveSequences
@@ -167,7 +168,7 @@ class BatchingEngine:
         if self._config.allocates_at_start:
             stepper.allocate()
         if self._has_failed:
-            await asyncio.to_thread(_check_recovery, stepper)
+            await _check_recovery(stepper, self._config.step_timeout)
             self._has_failed = False
         self._worker = Worker(stepper, self._post, self._clock, self._name, self._vision_runner)
         # A pause outlasts a restart of the engine.
@@ -188,6 +189,7 @@ class BatchingEngine:
             # Python cannot kill a thread. If the hung step ever ends, its outputs are
             # dropped.
             worker.abandon()
+            self._has_failed = True
         if self._files:
             await asyncio.to_thread(self._files.close)
         self._active.fail_all()
@@ -381,15 +383,34 @@ class BatchingEngine:
         self._notify_if_idle()
 
 
-def _check_recovery(stepper: Stepper) -> None:
-    """Raise EngineError if a failed model cannot compute a token again."""
+async def _check_recovery(stepper: Stepper, max_seconds: float) -> None:
+    """Raise ProcessUnusable if a failed model cannot compute a token again.
+
+    max_seconds: time after which the computation counts as hung.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def compute() -> None:
+        error = None
+        try:
+            stepper.compute_probe()
+        except BaseException as raised:  # a panic in a Rust library is not an Exception
+            error = ProcessUnusable(
+                f"The engine does not recover in this process: {describe_error(raised)}"
+            )
+            error.__cause__ = raised
+        _complete_future(loop, done, error)
+
+    # A daemon thread of its own: on a device that hangs it never ends.
+    threading.Thread(target=compute, name="engine-probe", daemon=True).start()
     try:
-        stepper.compute_probe()
-    except BaseException as error:  # a panic in a Rust library is not an Exception
-        raise EngineError(
-            f"The engine does not recover in this process: {describe_error(error)} (with --workers "
-            f"it has a process of its own, which is replaced)"
-        ) from error
+        async with asyncio.timeout(max_seconds):
+            await done
+    except TimeoutError:
+        raise ProcessUnusable(
+            f"The engine does not recover in this process: no token within {max_seconds:g} s"
+        ) from None
 
 
 def _complete_future(

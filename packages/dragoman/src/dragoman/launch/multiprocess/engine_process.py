@@ -27,12 +27,7 @@ from ..configured_models import format_error
 from ..hosted_model import HostedModel, load_hosted_model
 from .messages import EngineChanged, EngineReady, StartFailed, Stop
 from .supervisor_link import SupervisorLink
-from .worker import STARTUP_FAILURE
-
-ENGINE_FAILURE = 1
-"""Exit status of a process whose engine has failed. The supervisor replaces the
-process.
-"""
+from .worker import ENGINE_FAILURE, STARTUP_FAILURE
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,10 @@ from .supervisor_link import SupervisorLink
 
 STARTUP_FAILURE = 3
 """Exit status of a process that could not start, the same as uvicorn's."""
+ENGINE_FAILURE = 1
+"""Exit status of a process whose engine has failed. The supervisor replaces the
+process.
+"""
 ACCEPT_PAUSE = 1e-9
 """Seconds to sleep after each accepted connection; the actual sleep takes about 60
 microseconds.
@@ -74,6 +78,7 @@ class WorkerServer(Server):
         self._link = link
         self._worker_reloader = reloader
         self._greet = greet
+        self.has_failed_engine = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -85,6 +90,13 @@ class WorkerServer(Server):
         super().stop_after_failure(name, error)
         if self.failure is not None:
             self._link.report(StartFailed(self.failure))
+
+    def replace(self) -> None:
+        """Shut down gracefully; the supervisor then starts another worker."""
+        if not self.should_exit:
+            self.has_failed_engine = True
+            self._link.report(StartFailed("its engine does not recover"))
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         # Opened before the models are loaded, so that the loss of the supervisor is
@@ -216,8 +228,11 @@ def serve_as_worker(plan: WorkerPlan, end: socket.socket) -> int:
             ),
         )
         assembled.models.on_start_failure = server.stop_after_failure
+        assembled.models.on_unusable_process = server.replace
     except SettingsError as error:
         link.report(StartFailed(str(error)))
         return STARTUP_FAILURE
     server.run(sockets=list(plan.listeners))
+    if server.has_failed_engine:
+        return ENGINE_FAILURE
     return 0 if server.failure is None else STARTUP_FAILURE

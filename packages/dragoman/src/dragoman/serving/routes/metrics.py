@@ -118,6 +118,30 @@ class KeyCollector(Collector):
             yield errors
 
 
+class ModelCollector(Collector):
+    """Collects the states of the models' engines."""
+
+    def __init__(self, meters: ModelMetrics) -> None:
+        self._meters = meters
+
+    def collect(self) -> Iterator[Metric]:
+        ups = GaugeMetricFamily(
+            "dragoman:engine_up",
+            "Processes in which the model's engine is ready.",
+            labels=("model_name",),
+        )
+        restarts = CounterMetricFamily(
+            "dragoman:engine_restarts",
+            "Restarts of the model's engine after it failed.",
+            labels=("model_name",),
+        )
+        for slot in self._meters.slots:
+            ups.add_metric((slot.name,), float(slot.is_up))
+            restarts.add_metric((slot.name,), slot.n_restarts)
+        yield ups
+        yield restarts
+
+
 class PublicMetrics(Collector):
     """The metrics that need no key: those that name no API key."""
 
@@ -185,6 +209,7 @@ def build_metrics_handler(
     # `auto_describe` would run each collector when it is registered.
     registry = CollectorRegistry(auto_describe=False)
     registry.register(EngineCollector(meters))
+    registry.register(ModelCollector(meters))
     registry.register(HttpCollector(http_metrics))
     registry.register(KeyCollector(key_metrics))
     registry.register(BuildCollector())
