@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from ..core.engine import Health
-from ..core.errors import EngineError, Overloaded
-
-log = logging.getLogger(__name__)
-
+from ..core.errors import EngineError, Overloaded, ProcessUnusable
+from .failure_message import describe_error
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +41,11 @@ class Batcher(Generic[T, R]):
     size: returns an input's number of tokens.
     max_batch_tokens: maximum tokens of a batch; a larger input is computed alone.
     max_waiting: maximum number of queued calls; another one raises Overloaded.
+    probe: an input that can always be computed, unless the model has failed for good;
+        None if that is not checked.
+
+    A batch that raises is computed again input by input: only the calls whose inputs
+    raise fail.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Batcher(Generic[T, R]):
         max_batch_tokens: int = 4096,
         max_waiting: int = 1024,
         name: str = "batcher",
+        probe: T | None = None,
     ) -> None:
         self._compute = compute
         self._size = size
@@ -63,9 +67,19 @@ class Batcher(Generic[T, R]):
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._probe = probe
+        self._failure: str | None = None
+        """Why no input can be computed any more; None while the model works."""
 
     def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            ProcessUnusable: the model has failed, and cannot compute again.
+        """
         self._stopping = False
+        if self._failure is not None and not self._check_model():
+            raise ProcessUnusable(f"The engine does not recover in this process: {self._failure}")
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
@@ -87,6 +101,8 @@ class Batcher(Generic[T, R]):
     def health(self) -> Health:
         if self._thread is None:
             return Health(ready=False, reason="the engine is not running")
+        if self._failure is not None:
+            return Health(ready=False, reason=self._failure, failed=True)
         if not self._thread.is_alive():
             return Health(ready=False, reason="the engine's thread has died", failed=True)
         return Health(running=len(self._calls))
@@ -97,6 +113,8 @@ class Batcher(Generic[T, R]):
         """
         if self._thread is None:
             raise EngineError("The engine is not running.")
+        if self._failure is not None:
+            raise Overloaded("The model's engine failed and is being restarted.")
         if len(self._calls) >= self._max_waiting:
             raise Overloaded(f"{len(self._calls)} calls are already queued; retry later.")
         if not inputs:
@@ -118,20 +136,51 @@ class Batcher(Generic[T, R]):
                 if self._stopping:
                     return
                 batch = self._next_batch()
-            try:
-                results = self._compute([input for _, input in batch]) if batch else []
-            # The thread has to survive whatever a model raises, or all later calls
-            # would wait forever.
-            except BaseException:
-                log.exception("a batch failed")
-                for call in dict.fromkeys(call for call, _ in batch):
-                    _complete_call(call, EngineError("The engine failed while computing a batch."))
-                continue
-            # A call's inputs are computed in order, so its results arrive in order.
-            for (call, _), result in zip(batch, results, strict=True):
-                call.results.append(result)
-                if len(call.results) == len(call.inputs):
-                    _complete_call(call, None)
+            if batch:
+                self._compute_batch(batch)
+            if self._failure is not None:
+                with self._changed:
+                    self._stopping = True
+                    calls = list(self._calls)
+                    self._calls.clear()
+                for call in calls:
+                    _complete_call(call, EngineError("The engine failed."))
+                return
+
+    def _compute_batch(self, batch: list[tuple[_Call[T, R], T]]) -> None:
+        """Compute a batch and complete its calls. Never raises, or all later calls would
+        wait forever.
+        """
+        try:
+            results = self._compute([input for _, input in batch])
+        except BaseException:
+            log.exception("a batch failed")
+            if len(batch) > 1 and self._check_model():
+                for item in batch:
+                    if not item[0].is_finished:
+                        self._compute_batch([item])
+                return
+            for call in dict.fromkeys(call for call, _ in batch):
+                _complete_call(call, EngineError("The engine failed while computing a batch."))
+            self._check_model()
+            return
+        # A call's inputs are computed in order, so its results arrive in order.
+        for (call, _), result in zip(batch, results, strict=True):
+            call.results.append(result)
+            if len(call.results) == len(call.inputs):
+                _complete_call(call, None)
+
+    def _check_model(self) -> bool:
+        """Return whether the model computes the probe; set `_failure` accordingly."""
+        try:
+            if self._probe is not None:
+                self._compute([self._probe])
+        except BaseException as error:
+            log.exception("the model cannot compute a probe either")
+            self._failure = f"The engine failed: {describe_error(error)}"
+            return False
+        self._failure = None
+        return True
 
     def _next_batch(self) -> list[tuple[_Call[T, R], T]]:
         """Collect the next batch: one input of each call in turn, until it is full."""

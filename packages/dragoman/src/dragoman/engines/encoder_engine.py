@@ -51,6 +51,7 @@ class _BatchedEngine:
             max_batch_tokens=_MAX_BATCH_TOKENS,
             max_waiting=max_waiting,
             name="encoder",
+            probe=EncoderInput((0,)),
         )
 
     async def start(self) -> None:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from dragoman.core.errors import EngineError, Overloaded
+from dragoman.core.errors import EngineError, Overloaded, ProcessUnusable
 from dragoman.engines.dynamic_batcher import Batcher
 
 
@@ -104,3 +104,54 @@ async def test_batcher_full_queue_is_overloaded_and_stop_fails_waiting():
     with pytest.raises(EngineError):
         await batcher.run([4])
     assert not batcher.health().ready
+
+
+def raise_for_negative(batch: list[int]) -> list[int]:
+    if min(batch) < 0:
+        raise RuntimeError("index out of range")
+    return batch
+
+
+async def test_batcher_faulty_input_fails_only_its_call() -> None:
+    gate = ManualComputation()
+
+    def compute(batch: list[int]) -> list[int]:
+        gate(batch)
+        return raise_for_negative(batch)
+
+    async with running(compute, probe=0) as batcher:
+        first = asyncio.create_task(batcher.run([7]))
+        await gate.entered()
+        calls = [asyncio.create_task(batcher.run(inputs)) for inputs in ([1, 2], [3, -1], [4])]
+        await asyncio.sleep(0)
+        gate.open.set()
+        results = await asyncio.gather(first, *calls, return_exceptions=True)
+        assert batcher.health().ready
+    assert [results[0], results[1], results[3]] == [[7], [1, 2], [4]]
+    assert isinstance(results[2], EngineError)
+
+
+async def test_batcher_dead_model_reports_failure_until_it_recovers() -> None:
+    is_dead = False
+
+    def compute(batch: list[int]) -> list[int]:
+        if is_dead:
+            raise RuntimeError("CUDA error: an illegal memory access")
+        return batch
+
+    async with running(compute, probe=0) as batcher:
+        is_dead = True
+        with pytest.raises(EngineError, match="failed"):
+            await batcher.run([1])
+        while batcher.health().ready:  # noqa: ASYNC110 - the thread reports it next
+            await asyncio.sleep(0)
+        assert batcher.health().failed
+        with pytest.raises(Overloaded, match="restarted"):
+            await batcher.run([1])
+        await batcher.stop()
+        with pytest.raises(ProcessUnusable, match="illegal memory access"):
+            batcher.start()
+        is_dead = False
+        batcher.start()
+        assert await batcher.run([1]) == [1]
+        assert batcher.health().ready

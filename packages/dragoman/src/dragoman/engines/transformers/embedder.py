@@ -39,7 +39,11 @@ class TransformersEmbedder:
         self._vocab: int = network.config.get_text_config().vocab_size
         self._embedding_info = embedding_info
         self._batcher: Batcher[tuple[int, ...], Floats] = Batcher(
-            self._compute, len, max_waiting=max_waiting, name="transformers-embedder"
+            self._compute,
+            len,
+            max_waiting=max_waiting,
+            name="transformers-embedder",
+            probe=(0,),
         )
 
     @property
