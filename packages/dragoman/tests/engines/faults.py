@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from dragoman.engines.batching import Chunk, Model, Runner
 from dragoman.engines.batching.model_protocols import StepStates
 from dragoman.engines.safetensors_reader import Tensors
@@ -82,6 +84,37 @@ class FaultyRunner:
         self._model.check(chunks, after_forward=False)
         states = self._runner.forward(chunks)
         self._model.check(chunks, after_forward=True)
+        return states
+
+
+class NanModel(FaultyModel):
+    """A model that writes NaN to the KV cache of one request, in its first step.
+
+    id: the request's id.
+    """
+
+    def __init__(self, model: Model, id: str) -> None:
+        super().__init__(model, lambda _: None)
+        self._id = id
+
+    def build_runner(self, num_blocks: int, num_state_slots: int = 0) -> Runner:
+        return NanRunner(self, super().build_runner(num_blocks, num_state_slots), self._id)
+
+
+class NanRunner(FaultyRunner):
+    """A runner of a NanModel."""
+
+    def __init__(self, model: FaultyModel, runner: Runner, id: str) -> None:
+        super().__init__(model, runner)
+        self._id = id
+
+    def forward(self, chunks: Sequence[Chunk]) -> StepStates:
+        states = super().forward(chunks)
+        for chunk in chunks:
+            if chunk.sequence.request.id == self._id and chunk.begin == 0:
+                block = chunk.sequence.blocks[0]
+                size = len(self.save(block)) // 4
+                self.restore(block, np.full(size, np.nan, np.float32).tobytes())
         return states
 
 

@@ -15,8 +15,16 @@ from dragoman.engines.batching import BatchingEngine, EngineConfig, SchedulerCon
 from dragoman.engines.tiny.llama import Llama
 from dragoman.engines.tiny.paged_llama import PagedLlama
 
-from ..faults import FaultyModel, raise_for
-from ..harness import GREEDY, Client, Outputs, StepperHarness, run_alone, run_client
+from ..faults import FaultyModel, NanModel, raise_for
+from ..harness import (
+    GREEDY,
+    AllowedTokensMatcher,
+    Client,
+    Outputs,
+    StepperHarness,
+    run_alone,
+    run_client,
+)
 
 RNG = np.random.default_rng(5)
 MESSAGE = "The engine failed while computing a step: index out of range"
@@ -95,6 +103,45 @@ def test_isolation_in_small_pool_ends(small_model: Llama) -> None:
     assert ends == (["6"] if len(asks[6].prompt) + 40 > 50 else [])
     for ask, stream in zip(asks, streams, strict=True):
         if ask.id != "6":
+            assert stream.answer == run_alone(small_model, ask).answer
+
+
+def test_nan_fails_only_its_sequence_and_is_not_cached(small_model: Llama) -> None:
+    asks = build_asks(64)
+    asks[31] = replace(asks[31], prompt=tuple(range(40)))
+    bench = StepperHarness(
+        NanModel(PagedLlama(small_model), "31"),
+        SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=2048),
+    )
+    streams = [bench.add(ask) for ask in asks]
+    bench.finish()
+    assert streams[31].end == Failed("31", "The model returned invalid probabilities.")
+    for ask, stream in zip(asks, streams, strict=True):
+        if ask.id != "31":
+            assert stream.answer == run_alone(small_model, ask).answer
+    again = replace(asks[31], id="again")
+    repeated = bench.add(again)
+    bench.finish()
+    assert repeated.answer == run_alone(small_model, again).answer
+
+
+def test_broken_grammars_fail_only_their_sequences(small_model: Llama) -> None:
+    asks = build_asks(64)
+    broken = {
+        str(number): replace(
+            asks[number], matcher=AllowedTokensMatcher([{3}, {4}, {5}, {6}], fail_at=fail_at)
+        )
+        for number, fail_at in ((0, 0), (17, 1), (63, 3))
+    }
+    bench = StepperHarness(
+        small_model, SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=2048)
+    )
+    streams = [bench.add(broken.get(ask.id, ask)) for ask in asks]
+    bench.finish()
+    for ask, stream in zip(asks, streams, strict=True):
+        if ask.id in broken:
+            assert stream.end == Failed(ask.id, "The grammar of this request failed.")
+        else:
             assert stream.answer == run_alone(small_model, ask).answer
 
 

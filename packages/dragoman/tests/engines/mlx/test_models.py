@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("mlx.core", reason="needs mlx")
 pytest.importorskip("mlx_lm", reason="needs mlx-lm")
@@ -20,7 +21,7 @@ from dragoman.engines.batching import SchedulerConfig
 from dragoman.engines.mlx import build_paged_model, caches, load_network, mx
 from dragoman.engines.tiny.llama import Llama
 
-from ..faults import FaultyModel, raise_for
+from ..faults import FaultyModel, NanModel, raise_for
 from ..harness import GREEDY, Outputs, StepperHarness, generate_with_files, run_alone
 
 pytestmark = pytest.mark.mlx
@@ -157,12 +158,18 @@ def test_cached_prompt_gives_same_tokens() -> None:
     assert second.tokens == first.tokens
 
 
-def test_step_fault_fails_only_its_sequence() -> None:
+@pytest.mark.parametrize("fault", ["exception", "nan"])
+def test_fault_fails_only_its_sequence(fault: str) -> None:
     model, _ = build_paged_model(network("llama"), vocab=96, max_positions=512)
-    bench = StepperHarness(FaultyModel(model, raise_for("1", position=20)))
+    faulty = (
+        FaultyModel(model, raise_for("1", position=20))
+        if fault == "exception"
+        else NanModel(model, "1")
+    )
+    bench = StepperHarness(faulty)
     asks = [
-        TokenRequest(id=str(n), prompt=tuple(range(n, 18)), max_tokens=8, sampling=GREEDY)
-        for n in range(4)
+        TokenRequest(id=str(n), prompt=tuple(range(n + 3, 21)), max_tokens=8, sampling=GREEDY)
+        for n in range(16)
     ]
     streams = [bench.add(ask) for ask in asks]
     bench.finish_despite_faults()
@@ -170,6 +177,10 @@ def test_step_fault_fails_only_its_sequence() -> None:
     for ask, stream in zip(asks, streams, strict=True):
         if ask.id != "1":
             assert stream.tokens == run_alone(model, ask).tokens
+    # What it wrote is not found in the prefix cache.
+    again = bench.add(replace(asks[1], id="again"))
+    bench.finish()
+    assert again.tokens == run_alone(model, asks[1]).tokens
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("torch", reason="needs torch (CPU)")
 pytest.importorskip("transformers", reason="needs transformers")
 
 from dragoman.core.errors import EngineError
 from dragoman.core.request import Sampling
-from dragoman.core.token_engine import TokenRequest
+from dragoman.core.token_engine import Failed, TokenRequest
 from dragoman.engines import tiny, transformers
 from dragoman.engines.batching import EngineLimits, SchedulerConfig
 from dragoman.engines.hardware import count_usable_cores
@@ -32,6 +33,7 @@ from dragoman.engines.transformers.load import build_paged_model
 from dragoman.engines.transformers.load_network import load_network
 from dragoman.engines.transformers.transformers_model import TransformersModel
 
+from ..faults import FaultyModel, NanModel, raise_for
 from ..harness import GREEDY, Outputs, StepperHarness, generate_with_files, run_alone
 
 pytestmark = pytest.mark.torch
@@ -236,6 +238,31 @@ def test_nan_values_in_reused_blocks_do_not_leak() -> None:
         bench.finish()
     assert streams[2].tokens == streams[0].tokens
     assert len(streams[0].tokens) == 4
+
+
+@pytest.mark.parametrize("fault", ["exception", "nan"])
+def test_fault_fails_only_its_sequence(fault: str) -> None:
+    model, _ = build_paged_model(network("llama"))
+    faulty = (
+        FaultyModel(model, raise_for("1", position=20))
+        if fault == "exception"
+        else NanModel(model, "1")
+    )
+    bench = StepperHarness(faulty)
+    asks = [
+        TokenRequest(id=str(n), prompt=tuple(range(n + 3, 21)), max_tokens=8, sampling=GREEDY)
+        for n in range(16)
+    ]
+    streams = [bench.add(ask) for ask in asks]
+    bench.finish_despite_faults()
+    assert isinstance(streams[1].end, Failed)
+    for ask, stream in zip(asks, streams, strict=True):
+        if ask.id != "1":
+            assert stream.tokens == run_alone(model, ask).tokens
+    # What it wrote is not found in the prefix cache.
+    again = bench.add(replace(asks[1], id="again"))
+    bench.finish()
+    assert again.tokens == run_alone(model, asks[1]).tokens
 
 
 def test_load_without_safetensors_raises(tmp_path: Path) -> None:

@@ -105,6 +105,13 @@ class BlockPool:
             self._block_by_hash[block_hash] = block
             self._hash_by_block[block] = block_hash
 
+    def forget(self, blocks: Iterable[int]) -> None:
+        """Drop the cached contents of these blocks. Held blocks stay held."""
+        for block in blocks:
+            block_hash = self._hash_by_block.pop(block, None)
+            if block_hash is not None:
+                del self._block_by_hash[block_hash]
+
     def clear_cache(self) -> None:
         """Empty the prefix cache. Held blocks stay held."""
         self._block_by_hash.clear()

@@ -163,6 +163,13 @@ class Scheduler:
         for group in self._suspects:
             group.pop(sequence.key, None)
 
+    def discard(self, sequence: Sequence) -> None:
+        """Remove a running sequence whose keys and values are invalid: no other one may
+        find them in the prefix cache.
+        """
+        self._pool.forget(sequence.blocks)
+        self.remove(sequence)
+
     def isolate(self, chunks: abc.Sequence[Chunk]) -> None:
         """Compute these chunks, of a step that raised, in two steps, one half after the
         other and apart from all other sequences. All of them have to wait, see

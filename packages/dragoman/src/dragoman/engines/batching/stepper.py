@@ -243,6 +243,7 @@ class Stepper:
         scores = rows.compute_logprobs(tokens)
         outputs: list[SequenceOutput] = []
         ended: list[Sequence] = []
+        invalid: list[Sequence] = []
         for row, (sequence, token, value) in enumerate(zip(sequences, tokens, scores, strict=True)):
             if token != NO_TOKEN:
                 if sequence.version != self.version:
@@ -260,6 +261,7 @@ class Stepper:
                 end = sequence.build_grammar_failure()
             elif not rows.is_finite(row):
                 end = Failed(sequence.request.id, "The model returned invalid probabilities.")
+                invalid.append(sequence)
             else:
                 # The logits are finite, so the masks allow no token.
                 end = Ended(sequence.request.id, FinishReason.STOP)
@@ -268,6 +270,8 @@ class Stepper:
                 ended.append(sequence)
         # Removed last: if anything above raises, all of them still run, and are computed
         # again.
+        for sequence in invalid:
+            self.scheduler.discard(sequence)
         for sequence in ended:
             self.scheduler.remove(sequence)
         return outputs
