@@ -107,6 +107,7 @@ def test_dead_engine_under_load_is_served_by_new_process(tmp_path: Path) -> None
 
 @pytest.mark.torch
 def test_dead_torch_engine_under_load_is_served_again(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs torch and transformers")
     with running_faulty_server(tmp_path, model=f"transformers:{find_bundled_model()}") as running:
         check_replacement_under_load(running)
 

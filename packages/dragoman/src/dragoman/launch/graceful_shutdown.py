@@ -155,7 +155,7 @@ class Server(uvicorn.Server):
             self._notifier.notify_reloading()
         else:
             self._notifier.notify_stopping()
-        kept = [item.dup() for item in sockets or ()] if self._is_being_replaced else []
+        duplicates = [item.dup() for item in sockets or ()] if self._is_being_replaced else []
         if self._service_task is not None:
             self._service_task.cancel()
         # Closed before the drain: from now on readiness fails, and new requests get a
@@ -194,8 +194,8 @@ class Server(uvicorn.Server):
         # Within the event loop: its end would wait for threads that a dead device may
         # have blocked for ever.
         if self._is_being_replaced and self._on_replaced is not None:
-            self._on_replaced(kept)
-        for item in kept:
+            self._on_replaced(duplicates)
+        for item in duplicates:
             item.close()
 
     def _has_work(self, running: Sequence[asyncio.Task[None]]) -> bool:

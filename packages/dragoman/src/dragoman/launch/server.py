@@ -76,10 +76,13 @@ def run(
     shutdown_config = ShutdownConfig(settings.shutdown_timeout, settings.shutdown_grace)
     first = assembled_servers[0]
 
-    def replace_process(kept: Sequence[socket.socket]) -> None:
+    def replace_process(duplicates: Sequence[socket.socket]) -> None:
         assert command is not None
         execute_again(
-            command, kept, first.models.build_histories(), has_socket_file=socket_file is not None
+            command,
+            duplicates,
+            first.models.build_histories(),
+            has_socket_file=socket_file is not None,
         )
 
     server = Server(
