@@ -273,7 +273,7 @@ _REASONS = (
     ("this model's attention uses `", "attention with a feature that the engine lacks"),
     ("returns no cache", "no cache of keys and values"),
     ("does not state a longest context", "no longest context in its configuration"),
-    ("cannot be batched: TypeError", "attention that needs the library's own cache"),
+    ("read the library's attention mask or cache", "layers that read the library's mask or cache"),
 )
 """Parts of the messages that refuse models, and how the table names their reason."""
 

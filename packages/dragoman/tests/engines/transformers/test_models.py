@@ -21,16 +21,18 @@ pytest.importorskip("transformers", reason="needs transformers")
 
 from dragoman.core.errors import EngineError
 from dragoman.core.request import Sampling
-from dragoman.core.token_engine import Failed, TokenRequest
+from dragoman.core.token_engine import Failed, Sampled, TokenOutput, TokenRequest
 from dragoman.engines import tiny, transformers
-from dragoman.engines.batching import EngineLimits, SchedulerConfig
+from dragoman.engines.batching import BLOCK_SIZE, Chunk, EngineLimits, SchedulerConfig
 from dragoman.engines.hardware import count_usable_cores
 from dragoman.engines.tiny.llama import Llama
 from dragoman.engines.transformers import paged_attention
 from dragoman.engines.transformers.backend import library, torch
 from dragoman.engines.transformers.kv_pool import KvPool
+from dragoman.engines.transformers.largest_step import compute_largest_step
 from dragoman.engines.transformers.load import build_paged_model
 from dragoman.engines.transformers.load_network import load_network
+from dragoman.engines.transformers.paged_attention import PagedStep, StepLayout
 from dragoman.engines.transformers.transformers_model import TransformersModel
 
 from ..faults import FaultyModel, NanModel, raise_for
@@ -138,6 +140,67 @@ def test_mixed_batch_tokens_match_transformers(kind: str) -> None:
     ]
     bench.finish()
     assert [one.tokens for one in streams] == expected
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt_oss"])
+def test_layout_of_accelerators_gives_same_answers(kind: str) -> None:
+    """Chunks sorted by length, and the keys and values of grouped heads repeated."""
+    rng = np.random.default_rng(3)
+    asks = [
+        TokenRequest(
+            id=str(number),
+            prompt=tuple(rng.integers(3, 96, length).tolist()),
+            max_tokens=12,
+            sampling=GREEDY,
+            logprobs=1,
+            prompt_logprobs=0 if number % 2 else None,
+        )
+        for number, length in enumerate((90, 3, 40, 1, 200, 15, 16, 70, 5, 120))
+    ]
+    answers: list[list[list[TokenOutput]]] = []
+    for layout in (StepLayout(), StepLayout(sorts_chunks=True, expands_heads=True)):
+        model, _ = build_paged_model(network(kind))
+        model.layout = layout
+        bench = StepperHarness(model, SchedulerConfig(max_num_seqs=10, max_num_batched_tokens=48))
+        streams = [bench.add(ask) for ask in asks]
+        bench.finish()
+        answers.append([stream.answer for stream in streams])
+    for plain, arranged in zip(*answers, strict=True):
+        assert [type(output) for output in plain] == [type(output) for output in arranged]
+        for ours, theirs in zip(plain, arranged, strict=True):
+            if isinstance(ours, Sampled) and isinstance(theirs, Sampled):
+                assert ours.token == theirs.token
+                assert ours.logprobs is not None
+                assert theirs.logprobs is not None
+                assert ours.logprobs.logprob == pytest.approx(theirs.logprobs.logprob, abs=1e-4)
+
+
+def test_sorted_chunks_form_fewer_groups() -> None:
+    lengths = (500, 20, 470, 30, 510, 25)
+    model, _ = build_paged_model(network("llama"))
+    chunks: list[Chunk] = []
+    for length in lengths:
+        ask = TokenRequest(id=str(length), prompt=(3,) * length, max_tokens=2)
+        bench = StepperHarness(model)
+        bench.add(ask)
+        (sequence,) = bench.sequences
+        sequence.blocks = list(range(1, -(-length // BLOCK_SIZE) + 1))
+        chunks.append(Chunk(sequence, length - 1, length))
+    device = torch.device("cpu")
+    pool = KvPool(40, device)
+    order = StepLayout(sorts_chunks=True).order(chunks)
+    assert [chunks[index].end for index in order] == sorted(lengths)
+    assert StepLayout().order(chunks) == list(range(6))
+    assert len(PagedStep(chunks, pool, device).groups) == 6
+    assert len(PagedStep([chunks[index] for index in order], pool, device).groups) == 2
+
+
+@pytest.mark.parametrize(("max_tokens", "max_pairs", "num_keys"), [(64, 8192, 128), (900, 90, 511)])
+def test_compute_largest_step_ends_longest_prompt(
+    max_tokens: int, max_pairs: int, num_keys: int
+) -> None:
+    model, _ = build_paged_model(network("llama"))
+    assert compute_largest_step(model, max_tokens, max_pairs) == num_keys
 
 
 def test_build_paged_model_with_uncached_state_raises() -> None:
@@ -437,6 +500,7 @@ def test_build_paged_model_irreducible_limit_is_logged(caplog: pytest.LogCapture
         ("rwkv", "state beside keys and values"),
         ("t5", "it is not a causal language model"),
         ("bloom", "differs"),
+        ("deepseek_v32", "read the library's attention mask or cache"),
     ],
 )
 def test_build_paged_model_error_is_one_short_line(kind: str, reason: str, tmp_path: Path) -> None:

@@ -79,11 +79,7 @@ def check_paging(
         cached = None if model.has_state else trial.compute_after_prefix(runner)
         reused = trial.compute_in_reused_slots(runner) if model.has_state else ()
     except Exception as error:  # the library's code may raise anything
-        message = (
-            error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
-        )
-        first_line = message.strip().partition("\n")[0]
-        raise EngineError(f"{kind} cannot be batched: {first_line}") from error
+        raise EngineError(f"{kind} cannot be batched: {_describe_fault(error)}") from error
     for logits, reference, name in zip(actual, expected, ("a short", "a long"), strict=True):
         if not _is_near(logits, reference, tolerance):
             raise EngineError(
@@ -180,6 +176,21 @@ class _Trial:
 def _cut(sequence: Sequence, cuts: tuple[int, ...]) -> list[Chunk]:
     ends = [cut for cut in cuts if 0 < cut < sequence.num_tokens]
     return [Chunk(sequence, begin, end) for begin, end in pairwise((0, *ends, sequence.num_tokens))]
+
+
+def _describe_fault(error: Exception) -> str:
+    """Return one line about an exception that a paged computation raised."""
+    message = (
+        error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+    )
+    first_line = message.strip().partition("\n")[0]
+    # The library's own computation of the same prompts has succeeded before.
+    if isinstance(error, TypeError | AttributeError):
+        return (
+            f"its layers read the library's attention mask or cache, which paged attention does "
+            f"not have ({first_line})"
+        )
+    return first_line
 
 
 def find_reason(error: Exception) -> str:

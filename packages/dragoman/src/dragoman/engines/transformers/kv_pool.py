@@ -52,9 +52,13 @@ class KvPool:
         """Zero reused blocks. Masked entries have weight 0, but 0 * NaN is NaN: stale
         values could change results.
         """
+        if not blocks or not self._layers:
+            return
+        # One copy to the device for all layers.
+        index = torch.tensor(blocks, device=self._device)
         for parts in self._layers.values():
             for part in parts:
-                part.view(-1, BLOCK_SIZE, *part.shape[1:])[list(blocks)] = 0
+                part.view(-1, BLOCK_SIZE, *part.shape[1:]).index_fill_(0, index, 0)
 
     def save(self, block: int) -> bytes:
         """Serialize a block as safetensors: keys and values of each allocated layer, by

@@ -27,6 +27,7 @@ from ..batching.paging_self_check import build_trial_prompts, check_paging, find
 from ..hardware import MAX_TORCH_KV_BYTES, compute_kv_budget, count_usable_cores
 from .backend import Network, torch
 from .device_sampler_check import can_sample_on_device
+from .largest_step import measure_largest_step
 from .load_network import TransformersOptions, load_network
 from .paged_attention import (
     MASKED_NAME,
@@ -48,10 +49,13 @@ from .vision_encoder import TransformersVisionRunner
 
 log = logging.getLogger(__name__)
 
-_KV_MEMORY_SHARE = 0.85
-"""Share of an accelerator's free memory, after the weights are loaded, for the KV cache
-and state slots.
+_KV_MEMORY_SHARE = 0.9
+"""Share of an accelerator's memory that is free beside the weights and the largest step,
+for the KV cache and state slots. The rest is for fragmentation, and for what other
+libraries allocate.
 """
+_MAX_BATCHED_TOKENS = 2048
+_MAX_STEP_PAIRS = 1 << 24
 _TOKENS_WITHOUT_KEYS = 1 << 22
 """Capacity in tokens of a KV cache that takes no memory, since the model has no
 attention layers.
@@ -102,7 +106,22 @@ def load(
         load_vision(model, network, directory, options) if is_vision_model(network.config) else None
     )
     if network.device.type == "cuda":
-        kv_bytes = int(torch.cuda.mem_get_info(network.device)[0] * _KV_MEMORY_SHARE)
+        step_bytes = measure_largest_step(
+            model,
+            network.device,
+            limits.max_num_batched_tokens or _MAX_BATCHED_TOKENS,
+            _MAX_STEP_PAIRS,
+        )
+        free_bytes: int = torch.cuda.mem_get_info(network.device)[0]
+        kv_bytes = int(max(free_bytes - step_bytes, 0) * _KV_MEMORY_SHARE)
+        log.info(
+            "%s: %d MiB are free beside the weights: %d for the KV cache, %d for a step, %d remain",
+            directory,
+            free_bytes >> 20,
+            kv_bytes >> 20,
+            step_bytes >> 20,
+            free_bytes - kv_bytes - step_bytes >> 20,
+        )
     else:
         # In main memory the cache is allocated as it is used.
         kv_bytes = compute_kv_budget(MAX_TORCH_KV_BYTES)
@@ -144,8 +163,8 @@ def _build_config(
         num_kv_tokens=max(kv_bytes // bytes_per_token, 1)
         if bytes_per_token
         else _TOKENS_WITHOUT_KEYS,
-        max_num_batched_tokens=2048,
-        max_step_pairs=1 << 24,
+        max_num_batched_tokens=_MAX_BATCHED_TOKENS,
+        max_step_pairs=_MAX_STEP_PAIRS,
     )
     log.info(
         "%s: KV cache of %d tokens, at most %d MiB, allocated as it is used",

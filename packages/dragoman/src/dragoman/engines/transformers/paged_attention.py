@@ -15,6 +15,8 @@ from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias, cast
 
+from msgspec import Struct
+
 from ...core.errors import EngineError
 from ..batching import BLOCK_SIZE, Chunk
 from ..batching.limit_reduction import Limits, find_limits, reduce_attributes
@@ -118,14 +120,52 @@ class LibraryMask:
         return self._mask_function(sequence, head, queries, keys)
 
 
+class StepLayout(Struct, frozen=True):
+    """How a step is arranged for the kernels of a device. No answer depends on it.
+
+    sorts_chunks: sort the chunks of one token by length. They then form few groups, each
+        of which costs a GPU some launches in every layer: 128 streams of mixed lengths
+        form 6 groups, and 73 in the order of their arrival. On a CPU it does not pay.
+    expands_heads: repeat the keys and values of grouped heads. On CUDA, the kernel that
+        takes a mask (`efficient`) takes no grouped heads; torch's choice would be the
+        math kernel, whose float32 scores take gigabytes.
+    """
+
+    sorts_chunks: bool = False
+    expands_heads: bool = False
+
+    def order(self, chunks: Sequence[Chunk]) -> list[int]:
+        """Return the indices of the chunks in the order of their rows."""
+        if not self.sorts_chunks:
+            return list(range(len(chunks)))
+        return sorted(
+            range(len(chunks)),
+            key=lambda index: chunks[index].end if chunks[index].num_tokens == 1 else 0,
+        )
+
+
+def choose_layout(device: Device) -> StepLayout:
+    is_cuda = device.type == "cuda"
+    return StepLayout(sorts_chunks=is_cuda, expands_heads=is_cuda)
+
+
 class PagedStep:
     """The tokens of one step, in the order of their chunks.
 
     slots: where each token's keys and values go.
+    expands_heads: see `StepLayout`.
     """
 
-    def __init__(self, chunks: Sequence[Chunk], pool: KvPool, device: Device) -> None:
+    def __init__(
+        self,
+        chunks: Sequence[Chunk],
+        pool: KvPool,
+        device: Device,
+        *,
+        expands_heads: bool = False,
+    ) -> None:
         self.pool = pool
+        self.expands_heads = expands_heads
         tokens = [
             (chunk.sequence, position)
             for chunk in chunks
@@ -240,7 +280,9 @@ def attend(
         group_values = group.gather(values)
         mask = group.get_mask(sliding_window, attention_mask)
         if softcap is None and s_aux is None:
-            attended = _attend_fused(group_query, group_keys, group_values, mask, scale)
+            attended = _attend_fused(
+                group_query, group_keys, group_values, mask, scale, step.expands_heads
+            )
         else:
             attended = _attend_unfused(
                 group_query, group_keys, group_values, mask, scale, softcap, s_aux
@@ -267,10 +309,15 @@ def select_kernels(backend: str) -> KernelContext:
     return partial(choice.sdpa_kernel, getattr(choice.SDPBackend, backend_names[backend]))
 
 
-def _attend_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+def _attend_fused(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, expands_heads: bool
+) -> Tensor:
     """Compute attention with torch's kernels. Shapes as in `_attend_unfused`."""
     attention = torch.nn.functional.scaled_dot_product_attention
     if query.shape[2] > 1:
+        group_size = query.shape[1] // key.shape[1]
+        if expands_heads and group_size > 1:
+            key, value = (part.repeat_interleave(group_size, dim=1) for part in (key, value))
         use_gqa = query.shape[1] != key.shape[1]
         return attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=use_gqa)
     # Single tokens have one mask, so heads that share keys can be rows of one head: a

@@ -26,6 +26,8 @@ from .paged_attention import (
     NAME,
     KernelContext,
     PagedStep,
+    StepLayout,
+    choose_layout,
     get_attention,
     select_kernels,
 )
@@ -60,6 +62,7 @@ class TransformersModel:
         self._kernels = select_kernels(attention_backend)
         self.own_attention = get_attention(network)
         self.paged_attention = NAME
+        self.layout = choose_layout(network.device)
         self.recurrent = RecurrentLayers(network)
         self.long_rope = LongRope(network)
         self.lora = LoraLayers(network, self.recurrent)
@@ -147,6 +150,7 @@ class TransformersModel:
             self._kernels,
             rows,
             self.vision_runner,
+            self.layout,
             samples_on_device=self.samples_on_device,
         )
 
@@ -170,10 +174,12 @@ class TransformersRunner:
         kernels: KernelContext,
         options: RowOptions,
         vision_runner: TransformersVisionRunner | None = None,
+        layout: StepLayout = StepLayout(),  # noqa: B008 - immutable
         *,
         samples_on_device: bool = False,
     ) -> None:
         self._network = network
+        self._layout = layout
         self.pool = pool
         self.states = states
         self._kernels = kernels
@@ -190,14 +196,18 @@ class TransformersRunner:
         # Logits are needed for the last row of each chunk, and for all rows of prompts
         # with logprobs.
         needed_rows: set[int] = set()
-        starts = [0]
-        for chunk in chunks:
-            start = starts[-1]
-            end = starts[-1] + chunk.num_tokens
+        order = self._layout.order(chunks)
+        spans = [(0, 0)] * len(chunks)
+        start = 0
+        for index in order:
+            chunk = chunks[index]
+            end = start + chunk.num_tokens
             needed_rows.update(
                 range(start if chunk.sequence.prompt_logprobs is not None else end - 1, end)
             )
-            starts.append(end)
+            spans[index] = (start, end)
+            start = end
+        chunks = [chunks[index] for index in order]
         rows = sorted(needed_rows)
         # Blocks that begin in this chunk; earlier ones hold keys and values that are
         # needed.
@@ -210,7 +220,12 @@ class TransformersRunner:
             self.pool.zero_blocks(new_blocks)
             self._options.lora.activate(chunks)
             self._options.long_rope.activate(chunks)
-            step = PagedStep(chunks, self.pool, self._network.device)
+            step = PagedStep(
+                chunks,
+                self.pool,
+                self._network.device,
+                expands_heads=self._layout.expands_heads,
+            )
             with self._options.recurrent.activate(chunks, self.states):
                 inputs: dict[str, Tensor] = {}
                 if get_attention(self._network) == MASKED_NAME:
@@ -231,7 +246,7 @@ class TransformersRunner:
                     step=step,
                 ).logits[0]
         row_index = {row: index for index, row in enumerate(rows)}
-        return LogitRows(logits, row_index, starts, samples_on_device=self._samples_on_device)
+        return LogitRows(logits, row_index, spans, samples_on_device=self._samples_on_device)
 
     def save(self, block: int) -> bytes:
         return self.pool.save(block)
@@ -244,20 +259,20 @@ class LogitRows:
     """Implements `batching.StepStates` for the needed rows only.
 
     row_index: index in `logits`, by row of the step.
-    starts: first row of each chunk, and the end of the last chunk.
+    spans: the first row of each chunk, and the one after its last.
     """
 
     def __init__(
         self,
         logits: Tensor,
         row_index: dict[int, int],
-        starts: list[int],
+        spans: list[tuple[int, int]],
         *,
         samples_on_device: bool,
     ) -> None:
         self._logits = logits
         self._row_index = row_index
-        self._starts = starts
+        self._spans = spans
         self._samples_on_device = samples_on_device
 
     def compute_last_logits(self, indices: Sequence[int]) -> Floats:
@@ -271,11 +286,11 @@ class LogitRows:
         return NumpySampledRows(self.compute_last_logits(indices), states, masks)
 
     def compute_span_logits(self, index: int, begin: int, end: int) -> Floats:
-        start = self._starts[index]
+        start, _ = self._spans[index]
         return _copy_to_host(self._select(range(start + begin, start + end)))
 
     def _select_last(self, indices: Sequence[int]) -> Tensor:
-        return self._select([self._starts[index + 1] - 1 for index in indices])
+        return self._select([self._spans[index][1] - 1 for index in indices])
 
     def _select(self, rows: Sequence[int]) -> Tensor:
         """Select rows, [rows, vocab]; returns the step's own tensor if these are all of
