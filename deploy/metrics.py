@@ -24,7 +24,12 @@ from dragoman.serving.engine_metrics import EngineCollector
 from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.key_metrics import KeyMetrics
 from dragoman.serving.merged_metrics import build_registry
-from dragoman.serving.routes.metrics import BuildCollector, HttpCollector, KeyCollector
+from dragoman.serving.routes.metrics import (
+    BuildCollector,
+    HttpCollector,
+    KeyCollector,
+    ModelCollector,
+)
 from dragoman.tenants.shared_counters import SharedCounters
 from dragoman.tenants.sqlite_limits import SqliteLimits
 
@@ -63,6 +68,7 @@ def list_metrics() -> list[MetricDefinition]:
     meters: Any = [(_Model(), [build_full_stats()])]
     groups: tuple[tuple[str, Collector], ...] = (
         ("Engine", EngineCollector(meters)),
+        ("Engine", ModelCollector(cast("Any", _Meters()))),
         ("HTTP", HttpCollector(http)),
         ("API keys", KeyCollector(keys)),
         ("Process", BuildCollector()),
@@ -81,6 +87,12 @@ def list_metrics() -> list[MetricDefinition]:
 
 class _Model:
     name = "model"
+    is_up = True
+    n_restarts = 0
+
+
+class _Meters:
+    slots = (_Model(),)
 
 
 def build_full_stats() -> EngineStats:
