@@ -183,6 +183,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2, "num_dense_layers": 1},
     "mamba2": {"num_heads": 4, "head_dim": 16, "n_groups": 1, "state_size": 8},
+    **dict.fromkeys(
+        ("qwen2_vl_text", "qwen2_5_vl_text"), _rope("default", mrope_section=[2, 1, 1])
+    ),
     "zamba2": {"layers_block_type": ["mamba", "hybrid"] * 2, "num_mem_blocks": 1, **TIME_STEPS},
     "zaya": {"num_experts_per_tok": 1, "head_dim": 16},
 }
@@ -223,6 +226,24 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+IMAGE_TEXT = (
+    *("aya_vision", "idefics3", "internvl", "llava", "llava_next", "mistral3", "qwen2_5_vl"),
+    *("qwen2_vl", "qwen3_vl", "smolvlm"),
+)
+"""Image-text models that the library does not list as causal ones. They are tried with
+text alone; tests/engines/transformers/test_vision.py gives images to some.
+"""
+TOWER: dict[str, Any] = {
+    **dict.fromkeys(("hidden_size", "embed_dim", "out_hidden_size", "projection_dim"), 32),
+    **dict.fromkeys(("num_hidden_layers", "depth", "num_global_layers"), 2),
+    **dict.fromkeys(("num_attention_heads", "num_heads", "attention_heads"), 4),
+    "num_key_value_heads": 4,
+    "head_dim": 8,
+    "intermediate_size": 48,
+}
+"""Fields of the parts for images and sound."""
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """The result of an architecture.
 
@@ -244,15 +265,42 @@ class Results(msgspec.Struct, frozen=True):
 
 def names() -> list[str]:
     auto: Any = import_module("transformers.models.auto.modeling_auto")
-    return [*auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *VARIANTS]
+    return [*auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *VARIANTS, *IMAGE_TEXT]
 
 
 def configure(name: str) -> Any:
     """Build a small configuration. Raises the library's errors."""
     kind, more = VARIANTS.get(name, (name, {}))
     plain = library.AutoConfig.for_model(kind)
-    if plain.get_text_config() is not plain:
-        raise ValueError("it has more than a text part")
+    text = plain.get_text_config()
+    if text is plain:
+        return library.AutoConfig.for_model(
+            kind, **(_choose_fields(plain) | SPECIAL.get(kind, {}) | more)
+        )
+    parts = {
+        name: part for name in plain.sub_configs if (part := getattr(plain, name, None)) is not None
+    }
+    if not any(part is text for part in parts.values()):
+        raise ValueError("its text part is within another part")
+    return library.AutoConfig.for_model(
+        kind,
+        **{
+            name: {"model_type": part.model_type}
+            | (
+                _choose_fields(part) | SPECIAL.get(part.model_type, {})
+                if part is text
+                else {field: value for field, value in TOWER.items() if _can_set(part, field)}
+            )
+            for name, part in parts.items()
+        },
+    )
+
+
+def _choose_fields(plain: Any) -> dict[str, Any]:
+    """Choose the fields of a text model.
+
+    plain: its default configuration.
+    """
     fields = {
         field: value
         for field, value in SMALL.items()
@@ -271,7 +319,7 @@ def configure(name: str) -> Any:
     if kinds:
         fields["layer_types"] = [kinds[layer % len(kinds)] for layer in range(max(4, len(kinds)))]
         fields |= {field: max(4, len(kinds)) for field in LAYERS if field in fields}
-    return library.AutoConfig.for_model(kind, **(fields | SPECIAL.get(kind, {}) | more))
+    return fields
 
 
 def _can_set(config: Any, field: str) -> bool:
@@ -297,7 +345,9 @@ def try_out(name: str, directory: Path) -> Outcome:
     try:
         torch.manual_seed(7)
         config = configure(name)
-        network = library.AutoModelForCausalLM.from_config(config).eval()
+        is_text = config.get_text_config() is config
+        auto: Any = library.AutoModelForCausalLM if is_text else library.AutoModelForImageTextToText
+        network = auto.from_config(config).eval()
         with torch.no_grad():
             for weight in network.parameters():
                 weight.add_(0.03 * torch.randn_like(weight))
@@ -415,7 +465,9 @@ def main(file: str, *chosen: str) -> None:
         if before.versions != versions:
             raise ValueError(f"{file} was recorded with {before.versions}: try all names")
         again = {tried.name: tried for tried in found}
+        known = {tried.name for tried in before.tried}
         found = [again.get(tried.name, tried) for tried in before.tried]
+        found += [tried for tried in again.values() if tried.name not in known]
     results = Results(datetime.now(UTC).date().isoformat(), versions, tuple(found))
     Path(file).write_text(json.dumps(msgspec.to_builtins(results), indent=1) + "\n")
 
