@@ -70,12 +70,15 @@ def execute_again(
     descriptors = tuple(listener.fileno() for listener in listeners)
     predecessor = Predecessor(os.getpid(), descriptors, has_socket_file, dict(models))
     # A library may have opened files without close-on-exec; a device stays in use while
-    # one of its files is open.
-    for name in os.listdir("/dev/fd"):
-        if int(name) >= _FIRST_FD:
-            # The directory's own descriptor is closed already.
-            with suppress(OSError):
-                os.set_inheritable(int(name), int(name) in descriptors)
+    # one of its files is open. Not every container has the directory.
+    with suppress(OSError):
+        for name in os.listdir("/dev/fd"):
+            if int(name) >= _FIRST_FD:
+                # The directory's own descriptor is closed already.
+                with suppress(OSError):
+                    os.set_inheritable(int(name), False)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, True)
     log.error("a new process replaces this one, since its engine does not recover")
     logging.shutdown()
     sys.stdout.flush()
