@@ -18,7 +18,7 @@ from dragoman_sim.engine.profile import ProfileError, dumps, loads
 from dragoman_sim.lab.fleet import Fleet
 from dragoman_sim.lab.gpus import Gpu, find_gpu, load_gpus
 from dragoman_sim.lab.model_shape import ModelShape, load_model_shape, load_models, read_model_shape
-from dragoman_sim.lab.roofline import Parallelism, predict_profile
+from dragoman_sim.lab.roofline import Parallelism, predict_latency, predict_profile
 
 from .runs import log
 
@@ -59,6 +59,78 @@ def test_latent_attention_kv_is_shared_by_heads() -> None:
     assert shape.kv_values == 61 * (512 + 64)
     assert shape.kv_is_shared
     assert shape.dtype == "fp8"
+
+
+LLAMA_4_SCOUT: dict[str, Any] = {
+    "hidden_size": 5120,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "num_local_experts": 16,
+    "num_experts_per_tok": 1,
+    "interleave_moe_layer_step": 1,
+    "attention_chunk_size": 8192,
+    "vocab_size": 202048,
+}
+QWEN3_NEXT: dict[str, Any] = {
+    "hidden_size": 2048,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "intermediate_size": 5120,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "full_attention_interval": 4,
+    "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "vocab_size": 151936,
+}
+
+
+def test_shared_expert_absent_from_config_is_counted() -> None:
+    shape = read_model_shape(LLAMA_4_SCOUT, "Llama-4-Scout")
+    assert shape.total_params == pytest.approx(109e9, rel=0.02)
+    active = shape.active_params + shape.head_params + shape.embedding_params
+    assert active == pytest.approx(17.2e9, rel=0.01)
+    # Chunks of 8192 tokens bound few contexts.
+    assert shape.full_attention == 1.0
+
+
+def test_interleaved_dense_layers_have_width_of_their_own() -> None:
+    maverick = {**LLAMA_4_SCOUT, "num_local_experts": 128, "interleave_moe_layer_step": 2}
+    shape = read_model_shape(maverick, "Llama-4-Maverick")
+    assert shape.moe_layers == 24
+    assert shape.total_params == pytest.approx(400e9, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        {"full_attention_interval": 4},
+        {"layer_types": [*["linear_attention"] * 3, "full_attention"] * 12},
+    ],
+)
+def test_linear_attention_layers_keep_no_keys(kinds: dict[str, Any]) -> None:
+    config = {**QWEN3_NEXT, "full_attention_interval": None, **kinds}
+    shape = read_model_shape(config, "Qwen3-Next-80B-A3B")
+    assert shape.full_attention == 0.25
+    assert shape.kv_values == 12 * 2 * 2 * 256
+    assert shape.total_params == pytest.approx(79.7e9, rel=0.01)
+
+
+def test_sliding_window_layers_need_no_share_of_context() -> None:
+    gemma = load_model_shape("google/gemma-3-27b-it")
+    assert gemma.full_attention == pytest.approx(10 / 62)
+    assert not gemma.has_sinks
+    assert load_model_shape("openai/gpt-oss-20b").has_sinks
 
 
 def test_fp4_experts_keep_dtype_of_other_layers() -> None:
@@ -125,8 +197,19 @@ def test_predict_profile_invalid_parallelism_rejected() -> None:
         predict_profile(gpu, moe, Parallelism(1, 3, expert=True), name="three")
     with pytest.raises(ProfileError, match="cannot be divided among 3"):
         predict_profile(gpu, dense, Parallelism(3), name="three")
-    with pytest.raises(ProfileError, match="does not multiply fp8"):
-        predict_profile(find_gpu("a100-sxm"), load_model_shape("Qwen/Qwen3-8B", "fp8"), name="fp8")
+
+
+def test_weights_without_operations_of_gpu_multiply_as_bf16() -> None:
+    gpu = find_gpu("a100-sxm")
+    latencies = [
+        predict_latency(gpu, load_model_shape("Qwen/Qwen3-8B", dtype), Parallelism())
+        for dtype in ("bf16", "fp8")
+    ]
+    # A prompt is computed as fast; decoding reads half of the bytes.
+    prompts = [latency.compute_seconds(StepLoad(8192, sequences=1)) for latency in latencies]
+    steps = [latency.compute_seconds(StepLoad(1, sequences=1)) for latency in latencies]
+    assert prompts[1] == pytest.approx(prompts[0], rel=0.02)
+    assert steps[1] < 0.7 * steps[0]
 
 
 def test_gpu_table_has_sources_and_plausible_values() -> None:
@@ -144,8 +227,15 @@ def seconds(gpu: Gpu, shape: ModelShape, parallelism: Parallelism, tokens: int) 
     return profile.latency.compute_seconds(StepLoad(tokens, sequences=tokens))
 
 
-@pytest.mark.parametrize("model", ["Qwen/Qwen3-32B", "Qwen/Qwen3-30B-A3B"])
-@pytest.mark.parametrize("tokens", [1, 64, 2048])
+@pytest.mark.parametrize(
+    ("model", "tokens"),
+    [
+        ("Qwen/Qwen3-32B", 1),
+        ("Qwen/Qwen3-32B", 2048),
+        ("Qwen/Qwen3-30B-A3B", 64),
+        ("Qwen/Qwen3-30B-A3B", 2048),
+    ],
+)
 def test_tensor_parallel_speedup_is_sublinear(model: str, tokens: int) -> None:
     gpu = find_gpu("h200-sxm")
     shape = load_model_shape(model)
@@ -236,6 +326,8 @@ def _mean(timings: list[Timing], metric: str) -> float:
         ({"num_experts": 8, "num_experts_per_tok": 16}, "'num_experts_per_tok' must be"),
         ({"kv_lora_rank": "512"}, "'kv_lora_rank' is missing or not a number"),
         ({"layer_types": 3}, "'layer_types' must be a list"),
+        ({"layer_types": ["full_attention", "mamba"] * 16}, "'layer_types' has 'mamba'"),
+        ({"layer_types": ["full_attention"] * 3}, "3 entries for 'num_hidden_layers' 32"),
         ({"max_position_embeddings": "long"}, "'max_position_embeddings' is"),
         ({"quantization_config": "awq"}, "'quantization_config' must be an object"),
         ({"quantization_config": {"quant_method": "gptq", "bits": "four"}}, "'bits' is"),

@@ -5,7 +5,8 @@
               over the mean tokens of all ranks that share experts + per_context_token *
               tokens of context read by decoding sequences + per_prefill_pair *
               query-key pairs of the prompt chunks + per_sequence * sequences +
-              per_mixed_sequence * sequences, if the step has a prompt chunk +
+              mixed_base + per_mixed_sequence * sequences, if the step has a prompt
+              chunk +
               draft_base + per_draft * drafts, if any draft is verified + lora_base +
               per_lora_token * lora_tokens + lora_load * loaded_loras, if an adapter is
               used
@@ -73,6 +74,7 @@ _AMOUNTS = (
     "lora_base",
     "per_lora_token",
     "lora_load",
+    "mixed_base",
     "per_mixed_sequence",
 )
 
@@ -85,8 +87,8 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
     per_expert_token: matrix products of shared experts, and their communication.
     per_context_token: reading keys and values.
     per_prefill_pair: attention of a prompt.
-    per_mixed_sequence: additional cost of a sequence in a step with a prompt chunk,
-        which is no single CUDA graph.
+    mixed_base, per_mixed_sequence: additional cost of a step with a prompt chunk, which
+        is no single CUDA graph, and of each of its sequences.
     floor: minimum duration of a step.
     draft_base, per_draft: the drafter of speculative decoding; drafts are also tokens
         of the step.
@@ -106,6 +108,7 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
     lora_base: float = 0.0
     per_lora_token: float = 0.0
     lora_load: float = 0.0
+    mixed_base: float = 0.0
     per_mixed_sequence: float = 0.0
 
     def __post_init__(self) -> None:
@@ -135,9 +138,9 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
             + self.per_sequence * load.sequences
         )
         if load.prefill_pairs:
-            # A step with a prompt cannot replay the CUDA graph of pure decoding, so
-            # each of its sequences costs more.
-            total += self.per_mixed_sequence * load.sequences
+            # A step with a prompt cannot replay the CUDA graph of pure decoding, so it
+            # and each of its sequences cost more.
+            total += self.mixed_base + self.per_mixed_sequence * load.sequences
         total += integrate_curve(self.per_token, load.tokens)
         if load.drafts:
             total += self.draft_base + self.per_draft * load.drafts
@@ -175,7 +178,7 @@ class MemoizedLatency:
             + model.per_sequence * sequences
         )
         if pairs:
-            total += model.per_mixed_sequence * sequences
+            total += model.mixed_base + model.per_mixed_sequence * sequences
         return max(model.floor, total + token_seconds + expert_seconds)
 
     def compute_decoding(self, sequences: int, contexts: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -14,14 +14,15 @@ class Prior(Struct, frozen=True, forbid_unknown_fields=True):
     base: needed because a log of a saturated server does not separate it from
         load-dependent cost.
     frontend: time from the client to the queue.
-    per_expert_token: cost of experts that data-parallel ranks share; the fit scales the
-        curve as a whole.
+    per_expert_token, mixed_base: cost of experts that data-parallel ranks share, and of
+        a step with a prompt; the fit scales both as a whole.
     """
 
     base: float | None = None
     per_context_token: float | None = None
     frontend: float = 0.001
     per_expert_token: tuple[TokenCost, ...] = ()
+    mixed_base: float = 0.0
 
 
 def build_prior(

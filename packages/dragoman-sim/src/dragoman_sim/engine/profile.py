@@ -176,6 +176,7 @@ class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
             base=self.latency.base,
             per_context_token=self.latency.per_context_token,
             per_expert_token=self.latency.per_expert_token,
+            mixed_base=self.latency.mixed_base,
         )
 
 

@@ -20,6 +20,13 @@ class Gpu(Struct, frozen=True, forbid_unknown_fields=True):
 
     flops: dense operations per second by number format; formats that the device cannot
         multiply are absent.
+    bandwidth_efficiency, kv_efficiency: shares of the memory bandwidth that reading
+        weights and keys and values reaches.
+    compute_efficiency: share of `flops` that matrix products reach.
+    collective_efficiency: share of `link_bandwidth` that collectives reach.
+    layer_seconds: launches and small kernels of one layer.
+    has_sink_kernel: attention with sinks (gpt-oss) has a fast kernel, such as
+        FlashAttention 3 on Hopper.
     """
 
     name: str
@@ -28,7 +35,12 @@ class Gpu(Struct, frozen=True, forbid_unknown_fields=True):
     flops: dict[str, float]
     link_bandwidth: float
     link_latency: float
-    compute_efficiency: float = 0.7
+    bandwidth_efficiency: float = 0.85
+    kv_efficiency: float = 0.7
+    compute_efficiency: float = 0.5
+    layer_seconds: float = 35e-6
+    collective_efficiency: float = 0.551
+    has_sink_kernel: bool = False
     watts: float | None = None
     source: str = ""
 

@@ -181,7 +181,7 @@ class _Search:
         self._observed = observed
         self._config = config
         self._ranks = ranks
-        self._expert_curve = prior.per_expert_token
+        self._prior = prior
         self._ids = frozenset(timing.id for timing in observed)
         self._column_mask = np.array(
             [column not in excluded_columns for column in range(NUM_FEATURES)], dtype=np.float64
@@ -261,7 +261,7 @@ class _Search:
         frontend = float(coefficients[FRONTEND])
         latency = self._build_latency_model(coefficients)
         result = simulate(self._workload, self._config, latency, frontend, self._ids, self._ranks)
-        windows = MeasuredWindows(result, self._observed, frontend, self._expert_curve)
+        windows = MeasuredWindows(result, self._observed, frontend, self._prior)
         trial = _Trial(coefficients, windows, windows.compute_error())
         self._trials.append(trial)
         return trial
@@ -276,8 +276,10 @@ class _Search:
             per_prefill_pair=float(coefficients[PAIRS]),
             per_mixed_sequence=float(coefficients[MIXED]),
             per_expert_token=tuple(
-                TokenCost(cost.beyond, scale * cost.seconds) for cost in self._expert_curve
+                TokenCost(cost.beyond, scale * cost.seconds)
+                for cost in self._prior.per_expert_token
             ),
+            mixed_base=scale * self._prior.mixed_base,
         )
 
     def _solve(self, trial: _Trial) -> Vector:

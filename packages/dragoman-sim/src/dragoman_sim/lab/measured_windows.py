@@ -10,7 +10,8 @@ import numpy as np
 
 from dragoman_check.load.request_timing import Timing
 
-from ..engine.latency import TokenCost, integrate_curve
+from ..engine.latency import integrate_curve
+from ..engine.prior import Prior
 from .least_squares import Matrix, Rows, Vector
 from .replay_result import ReplayResult, StepLog
 
@@ -28,7 +29,8 @@ TOKENS = slice(1, 1 + len(KNOTS))
 
 CONTEXT, PAIRS, EXPERTS, FRONTEND, MIXED, NUM_FEATURES = range(TOKENS.stop, TOKENS.stop + 6)
 """Columns of the linear system: the coefficients of LatencyModel (EXPERTS is a factor
-on the experts' expected curve), and FRONTEND, the seconds from the client to the queue.
+on the experts' expected curve and mixed_base), and FRONTEND, the seconds from the
+client to the queue.
 """
 
 
@@ -38,7 +40,7 @@ class MeasuredWindows:
 
     observed: measured timings; the replay must have answered all of their ids.
     frontend_seconds: seconds from the client to the queue, in the replay.
-    expert_curve: expected cost per token of shared experts.
+    prior: its cost per token of shared experts, and of steps with a prompt.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class MeasuredWindows:
         result: ReplayResult,
         observed: Sequence[Timing],
         frontend_seconds: float,
-        expert_curve: tuple[TokenCost, ...] = (),
+        prior: Prior = Prior(),  # noqa: B008 - immutable
     ) -> None:
         simulated = {timing.id: timing for timing in result.timings}
         matched = [simulated[timing.id] for timing in observed]
@@ -58,7 +60,7 @@ class MeasuredWindows:
                 continue
             # The work of a window is a difference of two cumulative sums, however many
             # steps it spans.
-            work = _CumulativeWork(steps, expert_curve)
+            work = _CumulativeWork(steps, prior)
             first = work.interpolate([matched[index].first_token_s for index in served])
             begin = work.interpolate(
                 [matched[index].arrival_s + frontend_seconds for index in served]
@@ -131,7 +133,7 @@ def _compute_durations(timings: Sequence[Timing]) -> tuple[Vector, Vector]:
 class _CumulativeWork:
     """Cumulative work by time, one column per feature; linear within a step."""
 
-    def __init__(self, steps: StepLog, expert_curve: tuple[TokenCost, ...]) -> None:
+    def __init__(self, steps: StepLog, prior: Prior) -> None:
         tokens = np.array(steps.tokens)
         curve_ends = (*KNOTS[1:], np.inf)
         columns = [np.zeros(len(tokens)) for _ in range(NUM_FEATURES)]
@@ -143,9 +145,12 @@ class _CumulativeWork:
         columns[CONTEXT] = np.array(steps.context)
         columns[PAIRS] = np.array(steps.prefill_pairs)
         columns[MIXED] = np.array(steps.sequences) * (columns[PAIRS] > 0)
-        if expert_curve:
+        if curve := prior.per_expert_token:
             columns[EXPERTS] = np.array(
-                [integrate_curve(expert_curve, tokens) for tokens in steps.expert_tokens]
+                [
+                    integrate_curve(curve, tokens) + (prior.mixed_base if pairs else 0.0)
+                    for tokens, pairs in zip(steps.expert_tokens, steps.prefill_pairs, strict=True)
+                ]
             )
         self._boundaries = np.column_stack([steps.begins, steps.ends]).ravel()
         self._sums: list[Vector] = []

@@ -37,7 +37,8 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     kv_is_shared: every tensor-parallel rank holds all of `kv_values` (multi-head latent
         attention).
     full_attention: share of the layers that attend to the whole context; the others
-        have a sliding window.
+        have a sliding window, or a state of fixed size.
+    has_sinks: attention has sinks, learned logits without a key (gpt-oss).
     experts, experts_per_token: routed experts per layer, and those that a token uses.
     expert_params: parameters of one expert in one layer.
     moe_layers: number of layers with experts.
@@ -56,6 +57,7 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     kv_is_shared: bool = False
     kv_heads: int = 1
     full_attention: float = 1.0
+    has_sinks: bool = False
     experts: int = 0
     experts_per_token: int = 0
     expert_params: float = 0.0
@@ -250,13 +252,17 @@ def _read_sizes(sizes: _Sizes, name: str, dtype: Dtype) -> ModelShape:
             sizes.get("decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step") or 1
         )
     # Qwen's configs state the total width of the shared experts, DeepSeek's their
-    # number.
-    shared_width = sizes.get("shared_expert_intermediate_size") or expert_width * (
-        sizes.get("n_shared_experts") or 0
-    )
+    # number. Llama 4 has one of the width of the others, which its config does not say,
+    # and a field for the width of its dense layers.
+    is_llama4 = sizes.get("interleave_moe_layer_step") is not None
+    num_shared = 1 if is_llama4 else sizes.get("n_shared_experts") or 0
+    shared_width = sizes.get("shared_expert_intermediate_size") or expert_width * num_shared
+    dense_width = sizes.get("intermediate_size_mlp") or intermediate
+    kinds = _count_layers(sizes, layers)
     dense_params = (
-        layers * attention.params
-        + (layers - moe_layers) * 3 * hidden * intermediate
+        (layers - kinds.linear) * attention.params
+        + kinds.linear * _count_linear_params(sizes)
+        + (layers - moe_layers) * 3 * hidden * dense_width
         + moe_layers * (3 * hidden * shared_width + hidden * experts)
     )
     return ModelShape(
@@ -266,11 +272,14 @@ def _read_sizes(sizes: _Sizes, name: str, dtype: Dtype) -> ModelShape:
         dense_params=float(dense_params),
         head_params=float(vocab * hidden),
         embedding_params=0.0 if sizes.fields.get("tie_word_embeddings") else float(vocab * hidden),
-        kv_values=float(attention.kv_values),
+        # Linear attention keeps a state of fixed size for each sequence.
+        kv_values=float(attention.kv_values) * (layers - kinds.linear) / layers,
         kv_is_shared=attention.kv_is_shared,
         kv_heads=attention.kv_heads,
         pair_flops=attention.pair_flops,
-        full_attention=_read_full_attention(sizes, layers),
+        full_attention=kinds.full / layers,
+        # Configs of gpt-oss alone have MXFP4 experts and a window.
+        has_sinks=dtype == "fp4" and bool(experts) and kinds.windowed > 0,
         experts=experts,
         experts_per_token=used,
         expert_params=float(3 * hidden * expert_width) if experts else 0.0,
@@ -282,18 +291,63 @@ def _read_sizes(sizes: _Sizes, name: str, dtype: Dtype) -> ModelShape:
     )
 
 
-def _read_full_attention(sizes: _Sizes, layers: int) -> float:
-    """Return the share of layers without a sliding window."""
+class _LayerKinds(NamedTuple):
+    """Numbers of layers by their attention: to the whole context, to a window, and
+    linear.
+    """
+
+    full: int
+    windowed: int
+    linear: int
+
+
+_LONG_WINDOW = 4096
+"""Tokens of a window from which it counts as the whole context: most prompts fit."""
+
+
+def _count_layers(sizes: _Sizes, layers: int) -> _LayerKinds:
+    window = sizes.get("sliding_window", "attention_chunk_size") or 0
+    is_long = window >= _LONG_WINDOW
     types: Any = sizes.fields.get("layer_types")
+    windowed = linear = 0
     if types:
         if not isinstance(types, list):
             raise _ConfigError("'layer_types' must be a list")
         kinds = cast("list[Any]", types)
-        return sum(kind == "full_attention" for kind in kinds) / len(kinds)
-    pattern = sizes.get("sliding_window_pattern")
-    if pattern and sizes.get("sliding_window"):
-        return (layers // pattern) / layers
-    return 1.0
+        for kind in kinds:
+            if kind not in _LAYER_TYPES:
+                raise _ConfigError(
+                    f"'layer_types' has {kind!r}; the prediction knows {', '.join(_LAYER_TYPES)}"
+                )
+        if len(kinds) != layers:
+            raise _ConfigError(
+                f"'layer_types' has {len(kinds)} entries for 'num_hidden_layers' {layers}"
+            )
+        linear = kinds.count("linear_attention")
+        windowed = layers - linear - kinds.count("full_attention")
+    elif interval := sizes.get("full_attention_interval"):
+        linear = layers - layers // interval
+    elif window and (pattern := sizes.get("sliding_window_pattern")):
+        windowed = layers - layers // pattern
+    if is_long:
+        windowed = 0
+    return _LayerKinds(layers - windowed - linear, windowed, linear)
+
+
+_LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
+
+
+def _count_linear_params(sizes: _Sizes) -> int:
+    """Count the parameters of one layer with linear attention (Gated DeltaNet of
+    Qwen3-Next, arXiv:2412.06464); 0 if the config has none.
+    """
+    if not sizes.get("linear_num_value_heads"):
+        return 0
+    keys = sizes["linear_num_key_heads"] * sizes["linear_key_head_dim"]
+    values = sizes["linear_num_value_heads"] * sizes["linear_value_head_dim"]
+    # Queries and keys, values and gates, the output, and two numbers for each head.
+    projected = 2 * keys + 2 * values + 2 * sizes["linear_num_value_heads"]
+    return sizes["hidden_size"] * (projected + values)
 
 
 def _detect_dtype(config: Mapping[str, Any], text_config: Mapping[str, Any]) -> Dtype:

@@ -2,10 +2,15 @@
 model of a step.
 
 A step reads the weights that it uses and the KV cache of its context, and multiplies
-its tokens with the active parameters. The times of both are added, not overlapped: the
-measured step times of two GPUs (`profiles/`) fit a sum, since the kernels of a layer
-alternate between both. Tensor parallelism adds two all-reduces per layer, expert
+its tokens with the active parameters. Matrix products take about the longer of reading
+their weights and computing (see `_overlap`), attention is added. Each layer costs a
+fixed time for its launches and small kernels, more so in a step with a prompt chunk,
+which is no single CUDA graph. Tensor parallelism adds two all-reduces per layer, expert
 parallelism an all-to-all before and after each layer's experts.
+
+The constants here and in `gpus.yaml` are fitted jointly to public measurements of vLLM
+and to the measured runs of the tests, by `python -m benchmarks.roofline`, which also
+prints the errors on models that were left out.
 
 References: S. Williams et al., "Roofline" (CACM 52-4, 2009); for decoding and
 collectives R. Pope et al., "Efficiently Scaling Transformer Inference" (MLSys 2023,
@@ -24,6 +29,7 @@ from msgspec import Struct
 from ..engine.latency import LatencyModel, TokenCost
 from ..engine.profile import Calibration, Hardware, ModelProfile, ProfileError, SimulatorProfile
 from ..engine.scheduler_config import SimulatedSchedulerConfig
+from .batch_defaults import find_batch_defaults
 from .gpus import Gpu
 from .model_shape import Dtype, ModelShape
 
@@ -36,27 +42,45 @@ BYTES_PER_WEIGHT: Mapping[Dtype, float] = {
 }
 """Four-bit formats store one 8-bit or 16-bit scale per 16 to 128 weights."""
 
-# Shares of a datasheet's figures that a step of vLLM reaches, from the two measured
-# profiles with Llama-3.1-8B: their bases are 19.97 and 12.32 ms for the 15.0 GB of
-# weights that a step reads. Shares of operations are in `gpus.yaml`.
-BANDWIDTH_EFFICIENCY = 0.775
-"""Share of the memory bandwidth."""
-HOST_SECONDS = 0.4e-3
-"""Seconds per step for launching the captured graph, sampling, and the part of
-scheduling that is not hidden.
-"""
-SEQUENCE_SECONDS = 20e-6
-"""Seconds per sequence and step for sampling, and the part of scheduling and output
-processing that is not hidden.
-"""
-COLLECTIVE_EFFICIENCY = 0.8
-"""Share of the link bandwidth."""
-GROUPED_EFFICIENCY = 0.5
-"""Efficiency of the experts' grouped matrix products, relative to dense ones: their
-tiles are only partly filled.
-"""
-_TILE = 64
-"""Tokens that one tile of a matrix product holds."""
+
+class Constants(Struct, frozen=True):
+    """What the roofline needs beside datasheets; those of a device are in `Gpu`.
+
+    host_seconds: launching the captured graph, sampling, and the part of scheduling
+        that is not hidden, per step.
+    moe_layer_seconds: routing of one layer with experts, in addition to a layer's own.
+    mixed_layer_seconds, mixed_sequence_seconds: additional cost of a layer in a step
+        with a prompt chunk, and of each of its sequences in a layer.
+    sequence_seconds: sampling, and the part of output processing that is not hidden.
+    frontend_seconds: from the client to the engine's queue.
+    overlap: exponent of `_overlap`; 1 adds reading and computing, more overlaps them.
+    link_growth: the latency of an all-reduce among n devices is that of two, times
+        (n / 2) ** link_growth.
+    exchange_cost: cost of an exchange of tokens between ranks that share experts,
+        relative to an all-reduce of as many bytes.
+    grouped_efficiency: efficiency of the experts' grouped matrix products, relative to
+        dense ones: their tiles are only partly filled.
+    attention_efficiency: efficiency of a prompt's attention, relative to dense products.
+    sink_cost: cost of a prompt's attention with sinks by Triton's kernel, relative to
+        other models' attention.
+    """
+
+    host_seconds: float = 0.696e-3
+    moe_layer_seconds: float = 25.9e-6
+    mixed_layer_seconds: float = 44.6e-6
+    mixed_sequence_seconds: float = 0.218e-6
+    sequence_seconds: float = 15.1e-6
+    frontend_seconds: float = 6.26e-3
+    overlap: float = 3.5
+    link_growth: float = 1.19
+    exchange_cost: float = 1.12
+    grouped_efficiency: float = 0.583
+    attention_efficiency: float = 1.38
+    sink_cost: float = 2.69
+
+
+FITTED = Constants()
+"""The fit to public measurements."""
 
 MEMORY_UTILIZATION = 0.9
 """Default of vLLM's --gpu-memory-utilization."""
@@ -67,11 +91,10 @@ measured RTX 4090 server had 2588 blocks left.
 
 
 # Token counts at which a cost curve may bend.
-_KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-_LARGE_MEMORY = 70 * 2**30
-"""Bytes of memory from which vLLM has larger defaults of max_num_seqs and
-max_num_batched_tokens (vllm/engine/arg_utils.py).
-"""
+_KNOTS = (
+    *(1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536),
+    *(2048, 3072, 4096, 6144, 8192, 16384),
+)
 
 
 class Parallelism(Struct, frozen=True):
@@ -113,12 +136,8 @@ def predict_profile(
     weight_bytes = compute_weight_bytes(shape, parallelism)
     kv_bytes = compute_kv_bytes(shape, parallelism)
     free = gpu.memory * memory_utilization - weight_bytes - ACTIVATION_BYTES
-    is_large = gpu.memory >= _LARGE_MEMORY
     defaults: dict[str, Any] = {
-        "max_num_seqs": 1024 if is_large else 256,
-        # vLLM excludes the A100, whose throughput a larger budget lowers
-        # (vllm-project/vllm#17885).
-        "max_num_batched_tokens": 8192 if is_large and "A100" not in gpu.name else 2048,
+        **find_batch_defaults(gpu),
         "max_model_len": shape.max_context,
         **(settings or {}),
     }
@@ -157,6 +176,7 @@ def predict_profile(
         ),
         engine=msgspec.convert(defaults, SimulatedSchedulerConfig),
         latency=predict_latency(gpu, shape, parallelism),
+        frontend_seconds=FITTED.frontend_seconds,
         calibration=Calibration(
             source=f"predicted from datasheets, not measured: {gpu.source}", fitted=0, held_out=0
         ),
@@ -197,69 +217,76 @@ def compute_kv_bytes(shape: ModelShape, parallelism: Parallelism) -> float:
     return 2 * shape.kv_values / parts
 
 
-def predict_latency(gpu: Gpu, shape: ModelShape, parallelism: Parallelism) -> LatencyModel:
+def predict_latency(
+    gpu: Gpu, shape: ModelShape, parallelism: Parallelism, constants: Constants = FITTED
+) -> LatencyModel:
     """Predict the coefficients of a step's duration, in seconds."""
+    tensor = parallelism.tensor
     bandwidth = gpu.memory_bandwidth
-    operations = _find_operations(gpu, shape.dtype) * gpu.compute_efficiency
-    expert_operations = _find_operations(gpu, shape.expert_dtype) * gpu.compute_efficiency
-    base = HOST_SECONDS + _predict_dense(gpu, shape, parallelism, operations, 0)
+    # Attention and the output projection are computed in 16 bits.
+    operations = gpu.flops["bf16"] * gpu.compute_efficiency
+    base = (
+        constants.host_seconds
+        + shape.layers * gpu.layer_seconds
+        + shape.moe_layers * constants.moe_layer_seconds
+        + _predict_dense(gpu, shape, parallelism, constants, 0)
+    )
     if shape.experts:
-        base += _predict_experts(gpu, shape, parallelism, expert_operations, 0)
-    # Layers with a window read a bounded context, which the measured base already
-    # contains.
-    context = compute_kv_bytes(shape, parallelism) * shape.full_attention / bandwidth
+        base += _predict_experts(gpu, shape, parallelism, constants, 0)
+    pairs = shape.pair_flops * shape.full_attention
+    if shape.has_sinks and not gpu.has_sink_kernel:
+        # Triton's kernel computes the layers with a window like the others.
+        pairs = shape.pair_flops * constants.sink_cost
+    # Layers with a window read a bounded context, which the base already contains.
+    context = compute_kv_bytes(shape, parallelism) * shape.full_attention
     return LatencyModel(
         base=_round(base),
         per_token=_build_curve(
-            lambda tokens: _predict_dense(gpu, shape, parallelism, operations, tokens)
+            lambda tokens: _predict_dense(gpu, shape, parallelism, constants, tokens)
         ),
         per_expert_token=_build_curve(
-            lambda tokens: _predict_experts(gpu, shape, parallelism, expert_operations, tokens)
+            lambda tokens: _predict_experts(gpu, shape, parallelism, constants, tokens)
         )
         if shape.experts
         else (),
-        per_context_token=_round(context),
-        per_prefill_pair=_round(
-            shape.pair_flops * shape.full_attention / parallelism.tensor / operations
-        ),
+        per_context_token=_round(context / (bandwidth * gpu.kv_efficiency)),
+        per_prefill_pair=_round(pairs / tensor / (operations * constants.attention_efficiency)),
         per_sequence=_round(
-            SEQUENCE_SECONDS + 2 * shape.head_params / parallelism.tensor / operations
+            constants.sequence_seconds + 2 * shape.head_params / tensor / operations
         ),
+        mixed_base=_round(shape.layers * constants.mixed_layer_seconds),
+        per_mixed_sequence=_round(shape.layers * constants.mixed_sequence_seconds),
     )
 
 
 def _predict_dense(
-    gpu: Gpu, shape: ModelShape, parallelism: Parallelism, operations: float, tokens: int
+    gpu: Gpu, shape: ModelShape, parallelism: Parallelism, constants: Constants, tokens: int
 ) -> float:
     """Predict the seconds of everything but experts and attention.
 
-    operations: operations per second.
     tokens: tokens of one data-parallel rank.
     """
-    size = BYTES_PER_WEIGHT[shape.dtype]
     tensor = parallelism.tensor
-    read = (shape.dense_params * size + 2 * shape.head_params) / tensor
-    # Products with few tokens fill one tile at most, and wait for the weights anyway.
-    compute = max(0, tokens - _TILE) * 2 * shape.dense_params / tensor / operations
+    weights = shape.dense_params * BYTES_PER_WEIGHT[shape.dtype] + 2 * shape.head_params
+    read = weights / tensor / (gpu.memory_bandwidth * gpu.bandwidth_efficiency)
+    operations = _find_operations(gpu, shape.dtype) * gpu.compute_efficiency
+    compute = tokens * 2 * shape.dense_params / tensor / operations
     communication = 0.0
     if tensor > 1:
         # A ring all-reduce sends 2 (n - 1) / n of the data (R. Thakur et al., 2005),
         # after attention and after the MLP.
         sent = 2 * (tensor - 1) / tensor * 2 * shape.hidden * tokens
-        communication = (
-            2
-            * shape.layers
-            * (gpu.link_latency + sent / (gpu.link_bandwidth * COLLECTIVE_EFFICIENCY))
-        )
-    return read / (gpu.memory_bandwidth * BANDWIDTH_EFFICIENCY) + compute + communication
+        latency = gpu.link_latency * (tensor / 2) ** constants.link_growth
+        bandwidth = gpu.link_bandwidth * gpu.collective_efficiency
+        communication = 2 * shape.layers * (latency + sent / bandwidth)
+    return _overlap(read, compute, constants) + communication
 
 
 def _predict_experts(
-    gpu: Gpu, shape: ModelShape, parallelism: Parallelism, operations: float, tokens: int
+    gpu: Gpu, shape: ModelShape, parallelism: Parallelism, constants: Constants, tokens: int
 ) -> float:
     """Predict the seconds of the experts.
 
-    operations: operations per second.
     tokens: tokens of each data-parallel rank.
     """
     ranks = parallelism.data if parallelism.expert else 1
@@ -270,30 +297,33 @@ def _predict_experts(
         1 - (1 - shape.experts_per_token / shape.experts) ** (ranks * tokens)
     )
     expert_bytes = shape.moe_layers * shape.expert_params * BYTES_PER_WEIGHT[shape.expert_dtype]
-    read = touched * expert_bytes / share
-    flops = (
-        2
-        * shape.moe_layers
-        * shape.experts_per_token
-        * shape.expert_params
-        * ranks
-        * tokens
-        / share
-    )
+    read = touched * expert_bytes / share / (gpu.memory_bandwidth * gpu.bandwidth_efficiency)
+    operations = _find_operations(gpu, shape.expert_dtype) * gpu.compute_efficiency
+    multiplied = shape.moe_layers * shape.experts_per_token * shape.expert_params * ranks * tokens
+    compute = 2 * multiplied / share / (operations * constants.grouped_efficiency)
     communication = 0.0
     if ranks > 1:
         # vLLM's default all-to-all gathers every rank's tokens before the experts and
         # scatters the sums after them.
         sent = (ranks - 1) * 2 * shape.hidden * tokens
-        communication = (
-            2
-            * shape.moe_layers
-            * (gpu.link_latency + sent / (gpu.link_bandwidth * COLLECTIVE_EFFICIENCY))
-        )
-    return (
-        read / (gpu.memory_bandwidth * BANDWIDTH_EFFICIENCY)
-        + flops / (operations * GROUPED_EFFICIENCY)
-        + communication
+        bandwidth = gpu.link_bandwidth * gpu.collective_efficiency
+        once = constants.exchange_cost * (gpu.link_latency + sent / bandwidth)
+        communication = 2 * shape.moe_layers * once
+    return _overlap(read, compute, constants) + communication
+
+
+def _overlap(read: float, compute: float, constants: Constants) -> float:
+    """Return the seconds of matrix products that read and compute this long: about the
+    longer of both, and more where they are nearly equal.
+
+    A p-norm, (read^p + compute^p)^(1/p).
+    """
+    longest = max(read, compute)
+    if longest == 0:
+        return 0.0
+    exponent = constants.overlap
+    return longest * ((read / longest) ** exponent + (compute / longest) ** exponent) ** (
+        1 / exponent
     )
 
 
@@ -304,21 +334,17 @@ def _build_curve(seconds: Callable[[int], float]) -> tuple[TokenCost, ...]:
     knots = (0, *_KNOTS)
     curve: list[TokenCost] = []
     for begin, end in pairwise(knots):
-        slope = (seconds(end) - seconds(begin)) / (end - begin)
+        slope = max(0.0, (seconds(end) - seconds(begin)) / (end - begin))
         if not curve or abs(slope - curve[-1].seconds) > 0.01 * curve[-1].seconds:
             curve.append(TokenCost(begin, _round(slope)))
     return tuple(curve)
 
 
 def _find_operations(gpu: Gpu, dtype: Dtype) -> float:
-    """Return the operations per second. Without four-bit products a device multiplies
-    four-bit weights as bf16.
+    """Return the operations per second. A device that does not multiply a format
+    multiplies its weights as bf16, as vLLM's Marlin kernels do.
     """
-    if dtype in gpu.flops:
-        return gpu.flops[dtype]
-    if dtype in ("int4", "fp4"):
-        return gpu.flops["bf16"]
-    raise ProfileError(f"{gpu.name} does not multiply {dtype}; it has {', '.join(gpu.flops)}")
+    return gpu.flops.get(dtype, gpu.flops["bf16"])
 
 
 def _round(value: float) -> float:
