@@ -31,7 +31,7 @@ USER_CALLS = [
     (path, method)
     for path, route in TABLE.items()
     if route.access is Access.USER
-    for method in route.handlers
+    for method in route.operations
 ]
 ENDLESS = "/models/sse"
 """The stream of this route ends with its client only."""

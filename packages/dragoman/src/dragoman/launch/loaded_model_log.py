@@ -13,6 +13,7 @@ from ..settings import Settings
 from .engine_registry import find_engine
 from .engine_spec import LocalModels
 
+
 @runtime_checkable
 class HasKvCapacity(Protocol):
     """An engine that knows the capacity of its KV cache."""
