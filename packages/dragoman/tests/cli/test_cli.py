@@ -273,7 +273,7 @@ OTHER_ENGINES = [
 
 @pytest.mark.parametrize(
     ("model", "further"),
-    [("sim", ["dragoman.engines.scripted"]), ("scripted", ["dragoman_sim.engine", "numpy"])],
+    [("sim", ["dragoman.engines.scripted"]), ("scripted", ["dragoman_sim.engine.engine", "numpy"])],
 )
 def test_serve_imports_only_its_engine_and_exits_cleanly(
     tmp_path: Path, model: str, further: list[str]

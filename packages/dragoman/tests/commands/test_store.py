@@ -98,7 +98,7 @@ def test_store_check_damaged_store_exits_with_error(state: Path) -> None:
 def test_store_stats_lists_kinds() -> None:
     result = call("stats")
     assert result.exit_code == 0
-    assert "schema 1" in result.stdout
+    assert "schema 2" in result.stdout
     row = next(line for line in result.stdout.splitlines() if line.startswith("response"))
     assert row.split()[1] == "1"
     assert "2026-09-21" in row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 
 import numpy as np
@@ -23,7 +24,8 @@ def read_resident_bytes() -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_populate_memory_takes_pages_and_keeps_content():
-    array = np.zeros(16 << 20, np.uint8)
+    # Memory of its own: that of the heap may have been touched before.
+    array = np.frombuffer(mmap.mmap(-1, 16 << 20), np.uint8)
     array[5_000_000] = 7
     before = read_resident_bytes()
     if not populate_memory(array.ctypes.data, array.nbytes):

@@ -150,7 +150,6 @@ async def test_anthropic_error_message_starts_with_sent_field(
         ({"parameters": {"adapter_id": "nowhere"}}, "parameters.adapter_id"),
         ({"inputs": "Hi " * 2000}, "inputs"),
         ({"parameters": {"grammar": {"type": "regex", "value": "("}}}, "parameters.grammar"),
-        ({"parameters": {"guided_json": NOT}}, "parameters.guided_json"),
     ],
 )
 async def test_tgi_error_message_names_sent_field(

@@ -151,7 +151,7 @@ async def test_check_finds_damaged_page(path: Path) -> None:
 def test_measure_counts_records_by_kind(path: Path) -> None:
     asyncio.run(fill(path))
     stats = measure(path)
-    assert stats.schema == 1
+    assert stats.schema == 2
     assert stats.file_size == path.stat().st_size
     kinds = {kind.kind: kind for kind in stats.kinds}
     assert (kinds["response"].records, kinds["response"].owners) == (200, 1)

@@ -148,7 +148,7 @@ class _Relaxation(NamedTuple):
 
 
 async def _compile_body(
-    compile: _Compile, grammar: ConstraintGrammar, param: str
+    compile_fairly: _Compile, grammar: ConstraintGrammar, param: str
 ) -> tuple[str, ...]:
     """Compile the part of the response format, and return what it does not enforce.
 
@@ -160,18 +160,18 @@ async def _compile_body(
         return ()
     # The part is compiled alone; it is cached.
     part = ConstraintGrammar(parts[0][1], parts, grammar.is_cheap, grammar.costly)
-    return (await compile(part)).warnings
+    return (await compile_fairly(part)).warnings
 
 
-async def _compile_probe(compile: _Compile, schema: str) -> None:
+async def _compile_probe(compile_fairly: _Compile, schema: str) -> None:
     grammar = compose_grammar({}, body=JsonSchema(schema))
-    await compile(grammar)
+    await compile_fairly(grammar)
 
 
 async def _build_calls(
     format: ToolFormat,
     backend: TokenBackend,
-    compile: _Compile,
+    compile_fairly: _Compile,
     request: GenerateRequest,
     tools: tuple[Tool, ...],
     warnings: list[str],
@@ -191,7 +191,7 @@ async def _build_calls(
         return [_compose_tool(format, backend, tool, param, warnings) for tool, param in pairs]
 
     forms = [
-        await _enforce(format, backend, compile, composed)
+        await _enforce(format, backend, compile_fairly, composed)
         for composed in await anyio.to_thread.run_sync(compose_tools)
     ]
     relaxations += [relaxation for _, relaxation in forms]
@@ -256,7 +256,7 @@ def _compose_tool(
 
 
 async def _enforce(
-    format: ToolFormat, backend: TokenBackend, compile: _Compile, composed: _Composed
+    format: ToolFormat, backend: TokenBackend, compile_fairly: _Compile, composed: _Composed
 ) -> tuple[CallForm, _Relaxation | None]:
     """Return the tool's form, and the relaxation of its schema, if any.
 
@@ -265,7 +265,7 @@ async def _enforce(
     tool = composed.tool
     tool_is_strict = isinstance(tool, FunctionTool) and bool(tool.strict)
     try:
-        form, unenforced = await _compile_form(compile, composed)
+        form, unenforced = await _compile_form(compile_fairly, composed)
         if unenforced and tool_is_strict:
             raise Unsupported(
                 f"The schema cannot be enforced: {', '.join(unenforced)}.", param=composed.param
@@ -274,10 +274,12 @@ async def _enforce(
     except RequestError as error:
         if tool_is_strict or not isinstance(tool, FunctionTool):
             raise
-        return await _relax_form(format, backend, compile, tool, composed.param, error)
+        return await _relax_form(format, backend, compile_fairly, tool, composed.param, error)
 
 
-async def _compile_form(compile: _Compile, composed: _Composed) -> tuple[CallForm, tuple[str, ...]]:
+async def _compile_form(
+    compile_fairly: _Compile, composed: _Composed
+) -> tuple[CallForm, tuple[str, ...]]:
     """Compile a tool's form, and return it with what it does not enforce.
 
     Raises RequestError if it cannot be compiled.
@@ -286,7 +288,7 @@ async def _compile_form(compile: _Compile, composed: _Composed) -> tuple[CallFor
     if composed.error is not None:
         raise composed.error
     if composed.grammar is not None:
-        unenforced = (await compile(composed.grammar)).warnings
+        unenforced = (await compile_fairly(composed.grammar)).warnings
     assert composed.form is not None
     keywords = dict.fromkeys(_iterate_unenforced(composed.form.pieces))
     return composed.form, unenforced + tuple(
@@ -297,7 +299,7 @@ async def _compile_form(compile: _Compile, composed: _Composed) -> tuple[CallFor
 async def _relax_form(
     format: ToolFormat,
     backend: TokenBackend,
-    compile: _Compile,
+    compile_fairly: _Compile,
     tool: FunctionTool,
     param: str,
     error: RequestError,
@@ -313,7 +315,7 @@ async def _relax_form(
         composed = await anyio.to_thread.run_sync(
             _compose_tool, format, backend, relaxed_tool, place, list[str]()
         )
-        return await _compile_form(compile, composed)
+        return await _compile_form(compile_fairly, composed)
 
     try:
         relaxed = await relax_patterns(tool.parameters or "", param, compile_schema)

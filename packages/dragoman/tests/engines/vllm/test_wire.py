@@ -11,7 +11,7 @@ import pytest
 from tests.engine.serving import twin
 
 from dragoman_sim.engine.block_pool import AllBlocksCleared, BlockCached, BlockRemoved
-from dragoman_sim.engine.kv_events import KvEventBatch, KvEventBuilder, build_batch
+from dragoman_sim.engine.kv_events import KvEventBatch, KvEventBuilder
 
 from .lockstep import VllmParts
 from .serving import without_accelerator
@@ -31,7 +31,7 @@ def batch() -> KvEventBatch:
     builder.add_hashed(b"b" * 16, b"a" * 16, [3, 4], (("digest", -1),), lora="poet", salt="mine")
     cached = [BlockCached(1, b"a" * 16), BlockCached(2, b"b" * 16)]
     built = builder.build_events([*cached, BlockRemoved(1, b"a" * 16), AllBlocksCleared()])
-    return build_batch(1.5, built, 3)
+    return KvEventBatch(1.5, built, 3)
 
 
 def test_event_batch_is_decoded_by_vllm_classes(events: Any) -> None:
