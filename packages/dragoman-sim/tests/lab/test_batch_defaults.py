@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any, cast
+import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -32,32 +34,40 @@ def test_batch_defaults_depend_on_memory_and_name(
     }
 
 
-@pytest.mark.vllm
-@pytest.mark.parametrize("name", sorted(load_gpus()))
-def test_batch_defaults_equal_those_of_vllm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    arg_utils: Any = import_module("vllm.engine.arg_utils")
-    usage = import_module("vllm.usage.usage_lib").UsageContext.OPENAI_API_SERVER
-    platform = cast("Any", type(arg_utils.current_platform))
-    gpu = find_gpu(name)
+# In a process of its own: vLLM chooses its platform when it is imported.
+VLLM_DEFAULTS = """
+import json, sys
+from vllm.engine import arg_utils
+from vllm.usage.usage_lib import UsageContext
 
-    class Platform(platform):
-        """The platform of vLLM on a machine with this device."""
+class Platform(type(arg_utils.current_platform)):
+    memory = name = None
+    def get_device_total_memory(self, *_): return self.memory
+    def get_device_name(self, *_): return self.name
+    def is_device_capability(self, *_): return "GB10" in self.name
+    def is_cpu(self): return False
 
-        def get_device_total_memory(self, device_id: int = 0) -> int:
-            return int(gpu.memory)
-
-        def get_device_name(self, device_id: int = 0) -> str:
-            return gpu.name
-
-        def is_device_capability(self, capability: object, device_id: int = 0) -> bool:
-            return "GB10" in gpu.name
-
-        def is_cpu(self) -> bool:
-            return False
-
-    monkeypatch.setattr(arg_utils, "current_platform", Platform())
+arg_utils.current_platform = platform = Platform()
+found = {}
+for key, (platform.name, platform.memory) in json.load(sys.stdin).items():
     tokens, sequences = arg_utils.EngineArgs.get_batch_defaults(1)
-    assert find_batch_defaults(gpu) == {
-        "max_num_seqs": sequences[usage],
-        "max_num_batched_tokens": tokens[usage],
-    }
+    server = UsageContext.OPENAI_API_SERVER
+    found[key] = {"max_num_seqs": sequences[server], "max_num_batched_tokens": tokens[server]}
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.vllm
+def test_batch_defaults_equal_those_of_vllm() -> None:
+    gpus = load_gpus()
+    devices = {name: (gpu.name, int(gpu.memory)) for name, gpu in gpus.items()}
+    output = subprocess.run(
+        [sys.executable, "-c", VLLM_DEFAULTS],
+        input=json.dumps(devices),
+        env={**os.environ, "VLLM_TARGET_DEVICE": "cpu", "VLLM_LOGGING_LEVEL": "ERROR"},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    found = json.loads(output.splitlines()[-1])
+    assert found == {name: find_batch_defaults(gpu) for name, gpu in gpus.items()}
