@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from dragoman.core.encoder_requests import EmbedRequest
-from dragoman.engines.encoder_engine import BertEmbedder, load
+from dragoman.engines.batched_encoder import BatchedEmbedder
+from dragoman.engines.encoder_engine import load
 
 # `tests` lies in the checkout and in each package.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -32,7 +33,7 @@ MINILM = Shape(layers=6, hidden=384, heads=12, intermediate=1536, positions=512)
 async def measure(texts: int, tokens: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         engine = load(write_encoder(Path(folder), MINILM, pooling=None))
-    assert isinstance(engine, BertEmbedder)
+    assert isinstance(engine, BatchedEmbedder)
     ids = np.random.default_rng(0).integers(5, len(WORDS), (texts, tokens)).tolist()
     inputs = tuple(map(tuple, ids))
     await engine.start()

@@ -162,6 +162,7 @@ SHAPE = dict.fromkeys(
 )
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_unsupported_architecture_error_names_architecture(tmp_path: Path):
     fancy = model_directory(
         tmp_path / "fancy", "FancyModel", **SHAPE, type_vocab_size=2, layer_norm_eps=1e-5
@@ -233,3 +234,44 @@ def test_choose_engine_depends_on_platform_and_packages(
     monkeypatch.setattr("platform.machine", lambda: "arm64" if is_apple else "x86_64")
     encoded = json.dumps({"architectures": ["LlamaForCausalLM"], **config}).encode()
     assert choose_engine(read_model_config(encoded, "config.json", 1000)).engine == engine
+
+
+POOLING = [{"type": "sentence_transformers.models.Pooling"}]
+LOGITS = [{"type": "sentence_transformers.cross_encoder.modules.LogitScore"}]
+TOKENS = {"classifier_from_token": ["no", "yes"]}
+
+
+@pytest.mark.parametrize(
+    ("modules", "config", "installed", "expected"),
+    [
+        (POOLING, {}, True, "embeds texts"),
+        (LOGITS, {}, True, "scores pairs of texts"),
+        (None, TOKENS, True, "scores pairs of texts"),
+        # The files of sentence-transformers come first.
+        (POOLING, TOKENS, True, "embeds texts"),
+        (LOGITS, {"quantization": {"bits": 4}}, True, "scores pairs of texts"),
+        (POOLING, {}, False, r"embeds texts, .*dragoman\[transformers\]"),
+        (LOGITS, {}, False, r"scores pairs of texts, .*dragoman\[transformers\]"),
+    ],
+)
+def test_choose_engine_follows_declared_task(
+    monkeypatch: pytest.MonkeyPatch,
+    modules: list[dict[str, str]] | None,
+    config: dict[str, object],
+    installed: bool,
+    expected: str,
+):
+    def find_spec(name: str) -> ModuleSpec | None:
+        is_found = installed and name in ("mlx_lm", "torch", "transformers")
+        return ModuleSpec(name, None) if is_found else None
+
+    monkeypatch.setattr("dragoman.launch.engine_choice.find_spec", find_spec)
+    encoded = json.dumps({"architectures": ["LlamaForCausalLM"], **config}).encode()
+    declared = read_model_config(encoded, "config.json", 1000, json.dumps(modules or []).encode())
+    if installed:
+        choice = choose_engine(declared)
+        assert choice.engine == "encoder"
+        assert choice.reason.endswith(expected)
+    else:
+        with pytest.raises(ValueError, match=expected):
+            choose_engine(declared)

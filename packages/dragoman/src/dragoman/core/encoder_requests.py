@@ -21,7 +21,20 @@ class Pooling(StrEnum):
     """The vector of the first token."""
     MAX = "max"
     MEAN_SQRT_LEN = "mean_sqrt_len"
+    WEIGHTED_MEAN = "weighted_mean"
+    """The mean with the weights 1, 2, 3, ..."""
     LAST = "last"
+
+
+class Similarity(StrEnum):
+    """The function that compares two embeddings; larger is more similar."""
+
+    COSINE = "cosine"
+    DOT = "dot"
+    EUCLIDEAN = "euclidean"
+    """The negative distance."""
+    MANHATTAN = "manhattan"
+    """The negative sum of the differences."""
 
 
 class EmbeddingInfo(Struct, frozen=True):
@@ -35,6 +48,9 @@ class EmbeddingInfo(Struct, frozen=True):
     matryoshka_dimensions: the only permitted lengths; empty permits all.
     prompt: text that the model expects before every text, `default_prompt_name` of
         sentence-transformers.
+    query_prompt, document_prompt: text that it expects before a query or a document
+        that are compared with each other.
+    similarity: how they are compared.
     """
 
     dimensions: int
@@ -44,6 +60,9 @@ class EmbeddingInfo(Struct, frozen=True):
     matryoshka: bool = False
     matryoshka_dimensions: tuple[int, ...] = ()
     prompt: str = ""
+    query_prompt: str = ""
+    document_prompt: str = ""
+    similarity: Similarity = Similarity.COSINE
 
     def check_dimensions(self, dimensions: int | None) -> None:
         """Raise RequestError if the model cannot return vectors of this length."""
@@ -164,11 +183,12 @@ class TextPairs(Struct, frozen=True):
 class TokenizedPair(Struct, frozen=True):
     """Two texts as one input, special tokens included.
 
-    second_start: index of the first token of the second segment.
+    types: the token type (segment) of each, as the tokenizer gives it; a model may
+        not distinguish them.
     """
 
     ids: tuple[int, ...]
-    second_start: int
+    types: tuple[int, ...]
 
 
 class ScoreRequest(Struct, frozen=True):

@@ -10,7 +10,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from .activations import compute_gelu, compute_relu
 from .batch_invariant_matmul import ROWS, BlockSizes, Linear, round_up
+from .batched_encoder import EncoderInput
 from .encoder_config import EncoderConfig
 from .safetensors_reader import Tensors
 
@@ -18,15 +20,6 @@ Floats = NDArray[np.float32]
 
 
 Ints = NDArray[np.int64]
-
-
-class EncoderInput(Struct, frozen=True):
-    """One text, or a pair. second: offset of the second text's segment; None for one
-    text.
-    """
-
-    ids: tuple[int, ...]
-    second: int | None = None
 
 
 class LayerNorm:
@@ -78,7 +71,7 @@ class Bert:
             _load_layer(config, tensors, block_sizes, f"{prefix}encoder.layer.{index}.")
             for index in range(config.layers)
         ]
-        self._activation = _gelu if config.activation == "gelu" else _relu
+        self._activation = compute_gelu if config.activation == "gelu" else compute_relu
         # Old checkpoints store these index buffers as tensors.
         for name in ("position_ids", "token_type_ids"):
             tensors.drop(names + name)
@@ -104,11 +97,8 @@ class Bert:
         )
         segments = np.zeros(total, np.int64)
         if self.config.has_segments:
-            firsts = [len(item.ids) if item.second is None else item.second for item in batch]
-            parts = [
-                np.arange(length) >= first for length, first in zip(lengths, firsts, strict=True)
-            ]
-            segments = np.concatenate(parts).astype(np.int64)
+            types = (item.types or (0,) * len(item.ids) for item in batch)
+            segments = np.fromiter((type for each in types for type in each), np.int64, total)
         # Padded to a multiple of ROWS.
         embedded = np.zeros((round_up(total, ROWS), self.config.hidden), np.float32)
         embedded[:total] = self._tokens[ids] + self._types[segments] + self._positions[positions]
@@ -171,24 +161,3 @@ def load_linear(
     """Load the layer of this name, from `inner` inputs to `outer` outputs."""
     weight = tensors.take(f"{name}.weight", outer, inner)
     return Linear(weight.T, block_sizes, tensors.take(f"{name}.bias", outer))
-
-
-def _relu(rows: Floats) -> Floats:
-    return np.maximum(rows, 0)
-
-
-def _gelu(rows: Floats) -> Floats:
-    """GELU: x * Phi(x), where Phi is the cumulative distribution function of the normal
-        distribution.
-
-    Phi is computed from erf, which is approximated by formula 7.1.26 of Abramowitz and
-    Stegun, Handbook of Mathematical Functions; the absolute error of Phi is below 2e-7.
-    """
-    scaled = np.abs(rows) * np.float32(0.5**0.5)
-    t = np.float32(1) / (np.float32(1) + np.float32(0.3275911) * scaled)
-    series = np.full_like(t, 1.061405429)
-    for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
-        series *= t
-        series += np.float32(coefficient)
-    tail = series * t * np.exp(-scaled * scaled) * np.float32(0.5)
-    return rows * np.where(rows > 0, np.float32(1) - tail, tail)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import exp
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core.encoder_requests import EmbeddingInfo, Embeddings, EmbedRequest, Pooling
 from ..core.errors import EngineError
-from .encoder_config import PoolingConfig
+from .activations import ACTIVATION_FUNCTIONS
+from .safetensors_reader import Tensors
+from .sentence_modules import Dense, HeadStep, LayerNormalization, PoolingConfig, UnitLength
 
 Floats = NDArray[np.float32]
+_NORM_EPS = 1e-5
+"""Of torch's LayerNorm."""
 
 
 def check_max_model_len(max_model_len: int | None, max_positions: int) -> None:
@@ -21,6 +26,94 @@ def check_max_model_len(max_model_len: int | None, max_positions: int) -> None:
         raise EngineError(
             f"max_model_len must be between 2 and the model's {max_positions}, not {max_model_len}"
         )
+
+
+class EmbeddingHead:
+    """Computes an embedding from the states of a text's tokens.
+
+    dimensions: numbers of an embedding.
+    """
+
+    def __init__(self, directory: Path, config: PoolingConfig, hidden: int) -> None:
+        """hidden: numbers of a state. Raises EngineError."""
+        self._modes = config.modes
+        self._steps: list[Callable[[Floats], Floats]] = []
+        size = hidden * len(config.modes)
+        for step in config.steps:
+            compute, size = _load_step(directory, step, size)
+            self._steps.append(compute)
+        self.dimensions = min(size, config.truncate_dim or size)
+
+    def compute(self, states: Floats) -> Floats:
+        """Compute [dimensions] from [tokens, hidden]."""
+        vector = np.concatenate([pool_states(states, mode) for mode in self._modes])
+        for step in self._steps:
+            vector = step(vector)
+        return vector[: self.dimensions]
+
+
+def _load_step(
+    directory: Path, step: HeadStep, size: int
+) -> tuple[Callable[[Floats], Floats], int]:
+    """Load the weights of a step. Returns it, and the numbers of its result."""
+    if isinstance(step, UnitLength):
+        return _scale_to_unit_length, size
+    inner = step.inner if isinstance(step, Dense) else step.size
+    if inner != size:
+        raise EngineError(
+            f"{directory / step.path}: a module for vectors of {inner} numbers follows one that "
+            f"computes {size}"
+        )
+    path = directory / step.path
+    if not list(path.glob("*.safetensors")):
+        raise EngineError(f"{path} contains no safetensors file; other formats may run code")
+    tensors = Tensors(path)
+    match step:
+        case LayerNormalization():
+            weight = tensors.take("norm.weight", size)
+            bias = tensors.take("norm.bias", size)
+            tensors.check_all_used()
+            return partial(_normalize_layer, weight, bias), size
+        case Dense():
+            dense = _DenseLayer(step, tensors)
+            tensors.check_all_used()
+            return dense, step.outer
+
+
+class _DenseLayer:
+    def __init__(self, config: Dense, tensors: Tensors) -> None:
+        self._weight = tensors.take("linear.weight", config.outer, config.inner)
+        self._bias = tensors.take("linear.bias", config.outer) if config.has_bias else None
+        self._activation = ACTIVATION_FUNCTIONS[config.activation]
+        self._has_residual = config.has_residual
+        self._projection = (
+            tensors.take("residual.weight", config.outer, config.inner)
+            if config.has_residual and config.inner != config.outer
+            else None
+        )
+
+    def __call__(self, vector: Floats) -> Floats:
+        product = self._weight @ vector
+        if self._bias is not None:
+            product += self._bias
+        result = self._activation(product)
+        if not self._has_residual:
+            return result
+        return result + (vector if self._projection is None else self._projection @ vector)
+
+
+def _normalize_layer(weight: Floats, bias: Floats, vector: Floats) -> Floats:
+    centered = vector - vector.mean(dtype=np.float32)
+    deviation = np.sqrt(np.mean(centered * centered, dtype=np.float32) + np.float32(_NORM_EPS))
+    return centered / deviation * weight + bias
+
+
+def _scale_to_unit_length(vector: Floats) -> Floats:
+    # In double precision, so that the length is 1 to the last bit that float32 has.
+    doubles = vector.astype(np.float64)
+    length = np.sqrt(doubles @ doubles)
+    # A zero vector has no direction and stays unchanged.
+    return (doubles / length).astype(np.float32) if length > 0 else vector
 
 
 def build_embedding_info(
@@ -35,11 +128,14 @@ def build_embedding_info(
     return EmbeddingInfo(
         dimensions,
         max_model_len or min(max_positions, config.max_tokens or max_positions),
-        config.pooling,
+        config.modes[0],
         config.normalized,
         config.matryoshka,
         config.matryoshka_dimensions,
         config.prompt,
+        config.query_prompt,
+        config.document_prompt,
+        config.similarity,
     )
 
 
@@ -50,6 +146,9 @@ def pool_states(states: Floats, pooling: Pooling) -> Floats:
             return states.sum(axis=0) / np.float32(len(states))
         case Pooling.MEAN_SQRT_LEN:
             return states.sum(axis=0) / np.sqrt(np.float32(len(states)))
+        case Pooling.WEIGHTED_MEAN:
+            weights = np.arange(1, len(states) + 1, dtype=np.float32)
+            return (states * weights[:, None]).sum(axis=0) / weights.sum()
         case Pooling.CLS:
             return states[0]
         case Pooling.LAST:
@@ -70,17 +169,6 @@ def build_embeddings(
     for vector in vectors:
         values = vector[:dimensions]
         if normalize:
-            # In double precision, so that the length is 1 to the last bit that float32
-            # has.
-            doubles = values.astype(np.float64)
-            length = np.sqrt(doubles @ doubles)
-            # A zero vector has no direction and stays unchanged.
-            values = (doubles / length).astype(np.float32) if length > 0 else values
+            values = _scale_to_unit_length(values)
         packed.append(values.astype("<f4", copy=False).tobytes())
     return Embeddings(tuple(packed), dimensions, sum(map(len, request.inputs)))
-
-
-def compute_sigmoid(number: float) -> float:
-    # Neither form overflows. The second keeps the digits of small results, which rank
-    # irrelevant documents.
-    return 1 / (1 + exp(-number)) if number >= 0 else exp(number) / (1 + exp(number))

@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from ..engines.encoder_config import declares_pooling
+from ..core.encoder_requests import EncodingTask
+from ..engines.sentence_modules import find_declared_task
 from .engine_registry import list_engines
 from .engine_spec import Acceptance, EngineSpec, ModelConfig
 
@@ -27,18 +28,24 @@ class EngineChoice(Struct, frozen=True):
 
 class _DetectedConfig(msgspec.Struct):
     architectures: tuple[str, ...] = ()
+    classifier_from_token: list[str] | None = None
     quantization: msgspec.Raw = msgspec.Raw(b"null")
 
 
 def read_model_config(
-    config: bytes, source: str, weights: int, modules: bytes | None = None
+    config: bytes,
+    source: str,
+    weights: int,
+    modules: bytes | None = None,
+    sentence_model: bytes | None = None,
 ) -> ModelConfig:
     """Read what the files of a model in safetensors format say about it.
 
     config: the content of config.json.
     source: names that file in messages.
     weights: bytes of the model's weights.
-    modules: the content of modules.json; None if there is none.
+    modules, sentence_model: the contents of modules.json and
+        config_sentence_transformers.json; None for a file that does not exist.
 
     Raises: ValueError if config.json is invalid.
     """
@@ -47,7 +54,16 @@ def read_model_config(
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{source}: {error}") from error
     is_quantized = bytes(decoded.quantization) != b"null"
-    return ModelConfig(decoded.architectures, is_quantized, declares_pooling(modules), weights)
+    task = find_declared_task(modules, sentence_model)
+    if task is None and decoded.classifier_from_token:
+        task = EncodingTask.SCORING
+    return ModelConfig(
+        decoded.architectures,
+        is_quantized,
+        is_embedder=task is EncodingTask.EMBEDDINGS,
+        is_reranker=task is EncodingTask.SCORING,
+        weights=weights,
+    )
 
 
 def read_directory_config(directory: Path) -> ModelConfig:
@@ -56,14 +72,12 @@ def read_directory_config(directory: Path) -> ModelConfig:
     Raises: OSError, ValueError if config.json cannot be read.
     """
     config = directory / "config.json"
-    modules = directory / "modules.json"
+    declarations = [
+        path.read_bytes() if path.exists() else None
+        for path in (directory / "modules.json", directory / "config_sentence_transformers.json")
+    ]
     weights = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
-    return read_model_config(
-        config.read_bytes(),
-        str(config),
-        weights,
-        modules.read_bytes() if modules.exists() else None,
-    )
+    return read_model_config(config.read_bytes(), str(config), weights, *declarations)
 
 
 def is_engine_installed(spec: EngineSpec) -> bool:

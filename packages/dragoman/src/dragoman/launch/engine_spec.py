@@ -39,19 +39,26 @@ class ModelConfig(Struct, frozen=True):
     Attributes:
         architectures: The classes that config.json names, of the transformers library.
         is_quantized: Whether config.json has the `quantization` of mlx-lm.
-        is_embedder: Whether modules.json declares that the model embeds texts.
+        is_embedder: Whether its files declare that the model embeds texts.
+        is_reranker: Whether its files declare that the model scores pairs of texts.
         weights: Bytes of its weights.
     """
 
     architectures: tuple[str, ...] = ()
     is_quantized: bool = False
     is_embedder: bool = False
+    is_reranker: bool = False
     weights: int = 0
 
     @property
     def architecture(self) -> str:
         """The model's class, for messages."""
         return self.architectures[0] if self.architectures else "a model without an architecture"
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether the model embeds texts or scores pairs of texts, whatever its class."""
+        return self.is_embedder or self.is_reranker or not self.generates_text
 
     @property
     def generates_text(self) -> bool:

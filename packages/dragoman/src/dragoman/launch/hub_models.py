@@ -64,6 +64,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_MODULE_WEIGHTS = ("_Dense/model.safetensors", "_LayerNorm/model.safetensors")
+"""Ends of the paths of the weights of sentence-transformers' modules."""
 STEP_PERCENT = 10
 """Progress between two lines, where there is no progress bar."""
 
@@ -281,6 +283,9 @@ def _plan_safetensors(
         raise HubError(
             f"{reference.repository} has no config.json; choose a repository that has one"
         )
+    # The last of a directory's files is that of the model, so that it is complete then.
+    modules = [file for file in repository.files if file.path.endswith(_MODULE_WEIGHTS)]
+    files = (*modules, *files)
     plan = DownloadPlan(
         repository.id,
         repository.revision,
@@ -298,6 +303,7 @@ def _plan_safetensors(
                     f"{reference.repository}: config.json",
                     plan.weights_size,
                     repository.read("modules.json"),
+                    repository.read("config_sentence_transformers.json"),
                 )
             )
         except ValueError as error:

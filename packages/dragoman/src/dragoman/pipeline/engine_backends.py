@@ -13,6 +13,7 @@ from ..core.prompt_images import ImageProcessor
 from ..core.token_engine import TokenEngine
 from ..core.tokenizer import Tokenizer
 from ..prompts.hf_tokenizer import HfTokenizer
+from ..prompts.pair_template import PairTemplate
 from ..prompts.render import Renderer
 from ..prompts.request_templates import RequestTemplates
 from .detokenizer import Vocabulary
@@ -67,10 +68,17 @@ class EmbedderBackend:
 
 @dataclass(frozen=True, slots=True)
 class ScorerBackend:
-    """A cross-encoder, which scores pairs of texts and generates no text."""
+    """A cross-encoder, which scores pairs of texts and generates no text.
+
+    template: how a pair is written; None encodes it with the special tokens of the
+        tokenizer.
+    query_prompt: put before every query, without a template.
+    """
 
     engine: Scorer
     tokenizer: HfTokenizer
+    template: PairTemplate | None = None
+    query_prompt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

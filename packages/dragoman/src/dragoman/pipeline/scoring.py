@@ -1,4 +1,4 @@
-"""Scores of pairs of texts, from a cross-encoder or as the cosine of embeddings.
+"""Scores of pairs of texts, from a cross-encoder or as the similarity of embeddings.
 
 The texts are untrusted: names of control tokens in them are plain text.
 """
@@ -11,10 +11,12 @@ from typing import TypeVar
 import anyio.to_thread
 
 from ..core.encoder_requests import (
+    EmbeddingInfo,
     Embeddings,
     EmbedRequest,
     RelevanceScores,
     ScoreRequest,
+    Similarity,
     TextEmbedRequest,
     TextInputs,
     TextPairs,
@@ -22,6 +24,7 @@ from ..core.encoder_requests import (
 )
 from ..core.errors import ContextTooLong, RequestError, Unsupported
 from ..prompts.hf_tokenizer import HfTokenizer
+from ..prompts.pair_template import PairTemplate
 from .embedding import (
     MAX_INLINE_INPUT_CHARS,
     estimate_tokens,
@@ -36,7 +39,9 @@ from .served_model import ServedModel
 
 T = TypeVar("T")
 
-_NO_ACTIVATION = "This model's scores are cosine similarities, which use no activation function."
+_NO_ACTIVATION = (
+    "This model's scores are similarities of embeddings, which use no activation function."
+)
 
 
 async def score_pairs(
@@ -74,13 +79,13 @@ async def score_pairs(
         embeddings = await run_in_turn(
             model, queue_share, tokens, lambda: encoder.embed_texts(text_request)
         )
-        return await anyio.to_thread.run_sync(_compute_cosines, embeddings, len(request.queries))
+        return await anyio.to_thread.run_sync(
+            _compute_similarities, embeddings, len(request.queries), Similarity.COSINE
+        )
     if isinstance(backend := model.backend, ScorerBackend):
         limit = backend.engine.max_tokens
         _check_lengths(backend.tokenizer, request, limit)
-        pairs = await _run_encoding(
-            lambda: _encode_pairs(backend.tokenizer, request, limit), request
-        )
+        pairs = await _run_encoding(lambda: _encode_pairs(backend, request, limit), request)
         score_request = ScoreRequest(model.name, pairs, request.activation)
         tokens = sum(len(pair.ids) for pair in pairs)
         return await run_in_turn(
@@ -92,18 +97,22 @@ async def score_pairs(
     limit = embedder.embedding_info.max_tokens
     _check_lengths(tokenizer, request, limit)
     # Each text is embedded once, however many pairs it is in.
-    inputs = await _run_encoding(lambda: _encode_texts(tokenizer, request, limit), request)
-    embed_request = EmbedRequest(model.name, inputs, normalize=True)
+    info = embedder.embedding_info
+    inputs = await _run_encoding(lambda: _encode_texts(tokenizer, request, info), request)
+    # Cosines are computed from any length; the other functions need the model's own.
+    embed_request = EmbedRequest(model.name, inputs)
     embeddings = await run_in_turn(
         model, queue_share, sum(map(len, inputs)), lambda: embedder.embed(embed_request)
     )
-    return await anyio.to_thread.run_sync(_compute_cosines, embeddings, len(request.queries))
+    return await anyio.to_thread.run_sync(
+        _compute_similarities, embeddings, len(request.queries), info.similarity
+    )
 
 
-def _compute_cosines(embeddings: Embeddings, n_queries: int) -> RelevanceScores:
-    """Compute the cosines of the first `n_queries` embeddings with the others; vectors
-    need not be normalized.
-    """
+def _compute_similarities(
+    embeddings: Embeddings, n_queries: int, similarity: Similarity
+) -> RelevanceScores:
+    """Compute the similarities of the first `n_queries` embeddings with the others."""
     import numpy as np  # noqa: PLC0415 - takes long to import
 
     vectors = (
@@ -111,9 +120,18 @@ def _compute_cosines(embeddings: Embeddings, n_queries: int) -> RelevanceScores:
         .reshape(-1, embeddings.dimensions)
         .astype(np.float64)
     )
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    vectors /= np.where(lengths == 0, 1, lengths)
-    products = np.vecdot(vectors[n_queries:], vectors[:n_queries])
+    queries, documents = vectors[:n_queries], vectors[n_queries:]
+    match similarity:
+        case Similarity.COSINE:
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            scaled = vectors / np.where(lengths == 0, 1, lengths)
+            products = np.vecdot(scaled[n_queries:], scaled[:n_queries])
+        case Similarity.DOT:
+            products = np.vecdot(documents, queries)
+        case Similarity.EUCLIDEAN:
+            products = -np.linalg.norm(documents - queries, axis=1)
+        case Similarity.MANHATTAN:
+            products = -np.abs(documents - queries).sum(axis=1)
     return RelevanceScores(tuple(products.tolist()), embeddings.prompt_tokens)
 
 
@@ -137,18 +155,19 @@ def _check_lengths(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> No
 
 
 def _encode_texts(
-    tokenizer: HfTokenizer, request: TextPairs, limit: int
+    tokenizer: HfTokenizer, request: TextPairs, info: EmbeddingInfo
 ) -> tuple[tuple[int, ...], ...]:
+    limit = info.max_tokens
     wrapping = tokenizer.wrapping
     max_text_tokens = limit - len(wrapping.prefix) - len(wrapping.suffix)
     sides = (
-        ("query", request.queries, request.max_query_tokens),
-        ("documents", request.documents, request.max_document_tokens),
+        ("query", request.queries, request.max_query_tokens, info.query_prompt),
+        ("documents", request.documents, request.max_document_tokens, info.document_prompt),
     )
     inputs: list[tuple[int, ...]] = []
-    for name, texts, max_tokens in sides:
+    for name, texts, max_tokens, prompt in sides:
         for index, text in enumerate(texts):
-            ids = _encode_first(tokenizer, text, max_tokens)
+            ids = _encode_first(tokenizer, prompt + text, max_tokens)
             if len(ids) > max_text_tokens and request.truncate is None:
                 raise _build_too_long_error(limit, len(ids) + limit - max_text_tokens, name, index)
             truncate_to = (
@@ -167,16 +186,20 @@ def _encode_texts(
 
 
 def _encode_pairs(
-    tokenizer: HfTokenizer, request: TextPairs, limit: int
+    backend: ScorerBackend, request: TextPairs, limit: int
 ) -> tuple[TokenizedPair, ...]:
+    if backend.template is not None:
+        return _write_pairs(backend.tokenizer, backend.template, request, limit)
+    tokenizer = backend.tokenizer
     wrapping = tokenizer.wrapping
     n_special = len(wrapping.pair_prefix) + len(wrapping.pair_separator) + len(wrapping.pair_suffix)
     # Usually there is one query with many documents, so each query is tokenized only
     # once.
     queries = {
-        text: _encode_first(tokenizer, text, request.max_query_tokens)
+        text: _encode_first(tokenizer, backend.query_prompt + text, request.max_query_tokens)
         for text in dict.fromkeys(request.queries)
     }
+    types = wrapping.pair_types
     pairs: list[TokenizedPair] = []
     for index, (query, document) in enumerate(request.expand_pairs()):
         first = (*wrapping.pair_prefix, *queries[query], *wrapping.pair_separator)
@@ -192,8 +215,49 @@ def _encode_pairs(
             raise _build_too_long_error(
                 limit, len(first) + len(second) + len(wrapping.pair_suffix), "documents", index
             )
-        pairs.append(TokenizedPair((*first, *second, *wrapping.pair_suffix), len(first)))
+        pair_types = (
+            *types[0],
+            *(types[1],) * len(queries[query]),
+            *types[2],
+            *(types[3],) * len(second),
+            *types[4],
+        )
+        pairs.append(TokenizedPair((*first, *second, *wrapping.pair_suffix), pair_types))
     return tuple(pairs)
+
+
+def _write_pairs(
+    tokenizer: HfTokenizer, template: PairTemplate, request: TextPairs, limit: int
+) -> tuple[TokenizedPair, ...]:
+    """Encode pairs that a template writes."""
+    pairs: list[TokenizedPair] = []
+    max_tokens = None
+    if request.truncate is not None:
+        max_tokens = limit if request.truncate < 0 else min(request.truncate, limit)
+    fixed_sizes = {
+        text: len(template.encode(_cut_text(tokenizer, text, request.max_query_tokens), "", None))
+        for text in dict.fromkeys(request.queries)
+        if max_tokens is not None
+    }
+    for index, (query, document) in enumerate(request.expand_pairs()):
+        if max_tokens is not None:
+            _subtract_tokens(max_tokens, fixed_sizes[query])
+        ids = template.encode(
+            _cut_text(tokenizer, query, request.max_query_tokens),
+            _cut_text(tokenizer, document, request.max_document_tokens),
+            max_tokens,
+        )
+        if len(ids) > limit:
+            raise _build_too_long_error(limit, len(ids), "documents", index)
+        pairs.append(TokenizedPair(ids, (0,) * len(ids)))
+    return tuple(pairs)
+
+
+def _cut_text(tokenizer: HfTokenizer, text: str, max_tokens: int | None) -> str:
+    if max_tokens is None:
+        return text
+    ids = tokenizer.encode(text, special=False)
+    return text if len(ids) <= max_tokens else tokenizer.decode(ids[:max_tokens])
 
 
 def _subtract_tokens(limit: int, used: int) -> int:

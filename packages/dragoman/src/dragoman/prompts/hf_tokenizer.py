@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -40,6 +40,7 @@ MAX_UNSHARED_CHARS = 16_384
 """Longer texts, in characters, are encoded without the GIL, which would block other
 threads for too long.
 """
+PairTypes: TypeAlias = tuple[tuple[int, ...], int, tuple[int, ...], int, tuple[int, ...]]
 MIN_SCANNED_CHARS = 2048
 """The shortest prompt, in characters, whose pieces are cached if no regular expression
 can find the control tokens: encoding a shorter prompt as a whole costs less than
@@ -65,6 +66,9 @@ _EMPTY_MODEL: TokenizerPart = {"type": "BPE", "vocab": {}, "merges": []}
 class SpecialTokenWrapping(msgspec.Struct, frozen=True):
     """The special tokens that a tokenizer adds around one text, and around and between
     two.
+
+    pair_types: the types (segments) of the tokens of a pair: of those of `pair_prefix`,
+        of the first text, of `pair_separator`, of the second text, of `pair_suffix`.
     """
 
     prefix: tuple[int, ...] = ()
@@ -72,6 +76,7 @@ class SpecialTokenWrapping(msgspec.Struct, frozen=True):
     pair_prefix: tuple[int, ...] = ()
     pair_separator: tuple[int, ...] = ()
     pair_suffix: tuple[int, ...] = ()
+    pair_types: PairTypes = ((), 0, (), 1, ())
 
 
 class HfTokenizer:
@@ -162,7 +167,7 @@ class HfTokenizer:
             pair_rest, pair_encoding.sequence_ids[len(pair_encoding.ids) - len(pair_rest) :], 1
         )
         self.wrapping = SpecialTokenWrapping(
-            prefix, suffix, pair_prefix, pair_separator, pair_suffix
+            prefix, suffix, pair_prefix, pair_separator, pair_suffix, _split_types(pair_encoding)
         )
 
     @property
@@ -184,6 +189,10 @@ class HfTokenizer:
         have a `_control_pattern` instead.
         """
         return _build_scanner(self._control_tokens)
+
+    def find_id(self, token: str) -> int | None:
+        """Return the id of a token by its name in the vocabulary."""
+        return self._full_tokenizer.token_to_id(token)
 
     def encode(self, text: str, *, special: bool, add_special_tokens: bool = False) -> list[int]:
         """Encode a text; with special=False it never yields a control token.
@@ -402,6 +411,19 @@ def _split_around(
         if positions
         else (tuple(ids), ())
     )
+
+
+def _split_types(pair: tokenizers.Encoding) -> PairTypes:
+    """Return `SpecialTokenWrapping.pair_types`, from an encoded pair of texts."""
+    types: list[int] = pair.type_ids
+    sources = pair.sequence_ids
+    prefix, rest = _split_around(types, sources, 0)
+    separator, suffix = _split_around(rest, sources[len(sources) - len(rest) :], 1)
+    first, second = (
+        next((type for type, source in zip(types, sources, strict=True) if source == text), text)
+        for text in (0, 1)
+    )
+    return prefix, first, separator, second, suffix
 
 
 def _build_scanner(controls: Sequence[AddedToken]) -> tuple[tokenizers.Tokenizer, tuple[int, ...]]:

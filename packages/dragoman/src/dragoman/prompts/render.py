@@ -217,7 +217,7 @@ class Renderer:
             or _NONCHARACTER_STARTS[0] in encoded
             or _NONCHARACTER_STARTS[1] in encoded
         ):
-            break_char, marker_char = _choose_unused_chars(
+            break_char, marker_char = choose_unused_chars(
                 " ".join([*values.collect_texts(), self._template.source])
             )
             breaker = self._build_breaker(break_char)
@@ -412,7 +412,7 @@ class _Prompt:
         )
 
 
-def _choose_unused_chars(texts: str) -> tuple[str, str]:
+def choose_unused_chars(texts: str) -> tuple[str, str]:
     """Choose two characters that occur nowhere in the texts, not even as JSON escapes."""
     # Noncharacters are never assigned (Unicode, 23.7), so real text rarely has any; 66
     # exist to choose from.

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from dragoman.engines.activations import compute_sigmoid
 from dragoman.engines.batch_invariant_matmul import (
     CANDIDATES,
     BlockSizes,
     find_largest_block,
     multiply,
 )
-from dragoman.engines.pooled_outputs import compute_sigmoid
 
 Floats = NDArray[np.float32]
 

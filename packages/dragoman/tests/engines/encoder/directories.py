@@ -12,6 +12,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from dragoman.core.encoder_requests import TokenizedPair
+
 from ..tiny.models import write_tensors
 
 WORDS = [
@@ -69,6 +71,11 @@ PLAIN = Shape()
 SCORER = Shape(task="ForSequenceClassification")
 
 
+def build_pair(ids: tuple[int, ...], second: int) -> TokenizedPair:
+    """Build a pair whose second text has the second type. second: where it starts."""
+    return TokenizedPair(ids, (0,) * second + (1,) * (len(ids) - second))
+
+
 def write_encoder(
     directory: Path,
     shape: Shape = PLAIN,
@@ -84,7 +91,7 @@ def write_encoder(
     """
     write_tensors(directory / "model.safetensors", tensors(shape))
     (directory / "config.json").write_text(json.dumps({**config(shape), **(more or {})}))
-    (directory / "tokenizer.json").write_text(json.dumps(tokenizer()))
+    (directory / "tokenizer.json").write_text(json.dumps(build_tokenizer()))
     if pooling is not None and shape.task == "Model":
         write_modules(directory, pooling, normalize=normalize)
     return directory
@@ -178,7 +185,7 @@ def tensors(shape: Shape) -> Mapping[str, NDArray[np.float32]]:
     return arrays
 
 
-def tokenizer() -> dict[str, object]:
+def build_tokenizer() -> dict[str, object]:
     """Build BERT's tokenizer: WordPiece, lower case, [CLS] before and [SEP] after the
     text.
     """

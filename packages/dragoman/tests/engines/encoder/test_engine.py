@@ -6,19 +6,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from dragoman.core.encoder_requests import EmbedRequest, Pooling, ScoreRequest, TokenizedPair
 from dragoman.core.errors import EngineError, RequestError, Unsupported
-from dragoman.engines.encoder_engine import BertEmbedder, BertScorer, load
+from dragoman.engines.batched_encoder import BatchedEmbedder, BatchedScorer, EncoderInput
+from dragoman.engines.encoder_engine import load
 from dragoman.engines.pooled_outputs import pool_states
 
-from .directories import PLAIN, SCORER, WORDS, Shape, write_encoder, write_modules
+from .directories import PLAIN, SCORER, WORDS, Shape, build_pair, write_encoder
 
 RANDOM = np.random.default_rng(1)
 TEXTS = tuple(
@@ -27,9 +29,9 @@ TEXTS = tuple(
 
 
 @asynccontextmanager
-async def running(directory: Path) -> AsyncGenerator[BertEmbedder]:
+async def running(directory: Path) -> AsyncGenerator[BatchedEmbedder]:
     engine = load(directory)
-    assert isinstance(engine, BertEmbedder)
+    assert isinstance(engine, BatchedEmbedder)
     await engine.start()
     yield engine
     await engine.stop()
@@ -85,7 +87,7 @@ async def test_embed_dimensions_truncates_and_renormalizes_vector(tmp_path: Path
 
 def test_embed_dimensions_without_matryoshka_is_rejected(tmp_path: Path):
     engine = load(write_encoder(tmp_path))
-    assert isinstance(engine, BertEmbedder)
+    assert isinstance(engine, BatchedEmbedder)
     engine.embedding_info.check_dimensions(PLAIN.hidden)
     with pytest.raises(Unsupported, match="matryoshka"):
         engine.embedding_info.check_dimensions(8)
@@ -100,6 +102,7 @@ STATES = np.array([[1, -4], [3, 2], [2, 8]], np.float32)
         (Pooling.MEAN, [2, 2]),
         (Pooling.CLS, [1, -4]),
         (Pooling.LAST, [2, 8]),
+        (Pooling.WEIGHTED_MEAN, [13 / 6, 24 / 6]),
         (Pooling.MAX, [3, 8]),
         (Pooling.MEAN_SQRT_LEN, [6 / 3**0.5, 6 / 3**0.5]),
     ],
@@ -118,7 +121,7 @@ def test_pool_states_matches_each_pooling_mode(pooling: Pooling, expected: list[
 )
 def test_load_reads_pooling_from_directory(tmp_path: Path, mode: str, pooling: Pooling):
     engine = load(write_encoder(tmp_path, pooling=mode))
-    assert isinstance(engine, BertEmbedder)
+    assert isinstance(engine, BatchedEmbedder)
     assert (engine.embedding_info.pooling, engine.embedding_info.max_tokens) == (pooling, 24)
 
 
@@ -137,7 +140,7 @@ def test_load_reads_pooling_name(tmp_path: Path, name: str, pooling: Pooling):
     path = tmp_path / "1_Pooling" / "config.json"
     path.write_text(json.dumps({"pooling_mode": name}))
     engine = load(tmp_path)
-    assert isinstance(engine, BertEmbedder)
+    assert isinstance(engine, BatchedEmbedder)
     assert engine.embedding_info.pooling == pooling
 
 
@@ -146,13 +149,13 @@ def test_load_default_prompt_precedes_texts(tmp_path: Path):
     path = tmp_path / "config_sentence_transformers.json"
     path.write_text(json.dumps({"prompts": {"query": "query: "}, "default_prompt_name": "query"}))
     engine = load(tmp_path)
-    assert isinstance(engine, BertEmbedder)
+    assert isinstance(engine, BatchedEmbedder)
     assert engine.embedding_info.prompt == "query: "
 
 
 def test_load_bare_directory_uses_default_pooling_and_length(tmp_path: Path):
     engine = load(write_encoder(tmp_path, pooling=None))
-    assert isinstance(engine, BertEmbedder)
+    assert isinstance(engine, BatchedEmbedder)
     traits = engine.embedding_info
     assert (traits.pooling, traits.normalized, traits.max_tokens) == (Pooling.MEAN, True, 64)
 
@@ -177,20 +180,6 @@ def test_load_unsupported_config_raises_with_field_name(
         load(write_encoder(tmp_path, more=more))
 
 
-def test_load_unsupported_module_raises_with_module_name(tmp_path: Path):
-    write_encoder(tmp_path)
-    modules = json.loads((tmp_path / "modules.json").read_text())
-    modules.append(
-        {"idx": 3, "name": "3", "path": "3_Dense", "type": "sentence_transformers.models.Dense"}
-    )
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(EngineError, match="Dense"):
-        load(tmp_path)
-    write_modules(tmp_path, "pooling_mode_weightedmean_tokens", normalize=True)
-    with pytest.raises(EngineError, match="weightedmean"):
-        load(tmp_path)
-
-
 def test_load_scorer_with_several_labels_raises(tmp_path: Path):
     with pytest.raises(EngineError, match="2 labels"):
         load(write_encoder(tmp_path, SCORER, more={"id2label": {"0": "no", "1": "yes"}}))
@@ -208,9 +197,9 @@ async def test_score_applies_activation_from_config(
     tmp_path: Path, fields: dict[str, object], sigmoid: bool
 ):
     engine = load(write_encoder(tmp_path, SCORER, more=fields))
-    assert isinstance(engine, BertScorer)
+    assert isinstance(engine, BatchedScorer)
     await engine.start()
-    pairs = (TokenizedPair(TEXTS[2], 9), TokenizedPair(TEXTS[2], 12))
+    pairs = (build_pair(TEXTS[2], 9), build_pair(TEXTS[2], 12))
     own = (await engine.score(ScoreRequest("m", pairs))).scores
     raw = (await engine.score(ScoreRequest("m", pairs, activation=False))).scores
     alone = (await engine.score(ScoreRequest("m", pairs[1:]))).scores
@@ -224,3 +213,23 @@ async def test_embed_token_outside_vocab_is_rejected(tmp_path: Path):
     async with running(write_encoder(tmp_path)) as engine:
         with pytest.raises(RequestError, match="99"):
             await engine.embed(EmbedRequest("m", ((5, 99),)))
+
+
+class FailingNetwork:
+    """Fails as a device does that has been lost."""
+
+    vocab = 10
+
+    def compute(self, batch: Sequence[EncoderInput]) -> list[NDArray[np.float32]]:
+        raise RuntimeError("CUDA error")
+
+
+async def test_scorer_on_lost_device_reports_failure() -> None:
+    engine = BatchedScorer(FailingNetwork(), "Identity", 8)
+    await engine.start()
+    with pytest.raises(EngineError):
+        await engine.score(ScoreRequest("m", (TokenizedPair((1, 2), (0, 0)),)))
+    while engine.health().ready:  # noqa: ASYNC110 - the thread reports it next
+        await asyncio.sleep(0)
+    assert engine.health().failed
+    await engine.stop()

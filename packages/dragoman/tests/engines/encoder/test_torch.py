@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.core.encoder_requests import EmbedRequest, ScoreRequest, TokenizedPair
-from dragoman.engines.encoder_engine import BertEmbedder, BertScorer, load
+from dragoman.core.encoder_requests import EmbedRequest, ScoreRequest
+from dragoman.engines.batched_encoder import BatchedEmbedder, BatchedScorer
+from dragoman.engines.encoder_engine import load
 
-from .directories import WORDS, Shape, write_encoder
+from .directories import WORDS, Shape, build_pair, write_encoder
 
 torch: Any = pytest.importorskip("torch", reason="needs torch (CPU) to compare with")
 transformers: Any = pytest.importorskip("transformers", reason="needs transformers to compare with")
@@ -35,7 +36,7 @@ TEXTS = [
 async def test_embed_vectors_match_transformers(tmp_path: Path, shape: Shape):
     write_encoder(tmp_path, shape, pooling=None)
     engine = load(tmp_path)
-    assert isinstance(engine, BertEmbedder)
+    assert isinstance(engine, BatchedEmbedder)
     model = transformers.AutoModel.from_pretrained(tmp_path, dtype=torch.float32)
     await engine.start()
     vectors = await engine.embed(EmbedRequest("m", tuple(TEXTS), normalize=False))
@@ -72,16 +73,16 @@ async def test_scores_match_transformers(
     if tokenizer is not None:
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokenizer))
     engine = load(tmp_path)
-    assert isinstance(engine, BertScorer)
+    assert isinstance(engine, BatchedScorer)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         tmp_path, dtype=torch.float32
     )
-    pairs = tuple(TokenizedPair(ids, len(ids) // 2) for ids in TEXTS)
+    pairs = tuple(build_pair(ids, len(ids) // 2) for ids in TEXTS)
     await engine.start()
     scores = await engine.score(ScoreRequest("m", pairs))
     await engine.stop()
     for pair, score in zip(pairs, scores.scores, strict=True):
-        types = [int(place >= pair.second_start and has_segments) for place in range(len(pair.ids))]
+        types = list(pair.types if has_segments else (0,) * len(pair.ids))
         with torch.no_grad():
             logit = model(torch.tensor([pair.ids]), token_type_ids=torch.tensor([types])).logits[
                 0, 0

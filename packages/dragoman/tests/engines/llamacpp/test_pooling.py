@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.engines.encoder.directories import PLAIN, SCORER, SEP, WORDS
+from tests.engines.encoder.directories import PLAIN, SCORER, SEP, WORDS, build_pair
 from tests.engines.encoder.directories import write_encoder as write_directory
 
 from dragoman.core.encoder import Encoder
-from dragoman.core.encoder_requests import EmbedRequest, ScoreRequest, TextInputs, TokenizedPair
+from dragoman.core.encoder_requests import EmbedRequest, ScoreRequest, TextInputs
 from dragoman.core.errors import EngineError, RequestError
 from dragoman.engines import encoder_engine
-from dragoman.engines.encoder_engine import BertEmbedder, BertScorer
+from dragoman.engines.batched_encoder import BatchedEmbedder, BatchedScorer
 from dragoman.engines.llamacpp import LlamaCppEmbedder, LlamaCppScorer
 from dragoman.engines.llamacpp.pooling import check_numbers
 from dragoman.engines.llamacpp.wire import EmbeddingItem
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.llamacpp
 RANDOM = np.random.default_rng(1)
 TEXTS = tuple(tuple(RANDOM.integers(5, len(WORDS), n).tolist()) for n in (3, 1, 20, 3, 7, 24, 2))
 PAIRS = tuple(
-    TokenizedPair((2, *first, SEP, *second, SEP), len(first) + 2)
+    build_pair((2, *first, SEP, *second, SEP), len(first) + 2)
     for first in TEXTS[:3]
     for second in TEXTS[:2]
 )
@@ -60,7 +60,7 @@ async def test_embed_vectors_match_numpy(tmp_path: Path, pooling: int, mode: str
     model = build_model(write_encoder(tmp_path / "bert.gguf", pooling=pooling))
     assert isinstance(model.backend, EmbedderBackend)
     theirs = model.backend.engine
-    assert isinstance(ours, BertEmbedder)
+    assert isinstance(ours, BatchedEmbedder)
     assert isinstance(theirs, LlamaCppEmbedder)
     request = EmbedRequest("m", TEXTS)
     for engine in (ours, theirs):
@@ -84,9 +84,9 @@ async def test_single_segment_scores_match_numpy(tmp_path: Path) -> None:
     model = build_model(write_encoder(tmp_path / "rank.gguf", SCORER, pooling=4))
     assert isinstance(model.backend, ScorerBackend)
     theirs = model.backend.engine
-    assert isinstance(ours, BertScorer)
+    assert isinstance(ours, BatchedScorer)
     assert isinstance(theirs, LlamaCppScorer)
-    one_segment = tuple(TokenizedPair(pair.ids, len(pair.ids)) for pair in PAIRS)
+    one_segment = tuple(build_pair(pair.ids, len(pair.ids)) for pair in PAIRS)
     for engine in (ours, theirs):
         await engine.start()
     for activation in (None, False):

@@ -20,7 +20,8 @@ from ...core.engine import Health
 from ...core.errors import EngineError, Overloaded
 from ...core.request_checks import check_ids
 from ...core.tokenizer import Tokenizer
-from ..pooled_outputs import build_embeddings, compute_sigmoid
+from ..activations import compute_sigmoid
+from ..pooled_outputs import build_embeddings
 from .gguf_metadata import GgufMetadata
 from .gguf_settings import (
     read_dimensions,

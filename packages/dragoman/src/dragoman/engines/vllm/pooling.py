@@ -163,10 +163,11 @@ class VllmScorer(_PoolingEngine):
         for pair in request.pairs:
             extra = None
             if self._has_segments:
-                types = [0] * pair.second_start + [1] * (len(pair.ids) - pair.second_start)
                 # vLLM's own function: the compressed form differs between versions.
                 extra = {
-                    "compressed_token_type_ids": backend.scoring.compress_token_type_ids(types)
+                    "compressed_token_type_ids": backend.scoring.compress_token_type_ids(
+                        list(pair.types)
+                    )
                 }
             params = backend.pooling.PoolingParams(
                 task="classify", use_activation=request.activation, extra_kwargs=extra

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ....engines import encoder_engine as encoder
+from ....engines.batched_encoder import BatchedScorer
 from ....pipeline.engine_backends import EmbedderBackend, ScorerBackend
 from ....pipeline.served_model import ServedModel
 from ....prompts.hf_tokenizer import load_tokenizer
@@ -12,7 +13,9 @@ from ....prompts.tokenizer_info import load_tokenizer_info
 from ....serving.clock import Clock
 from ....settings import Settings
 from ...engine_choice import read_directory_config
-from ...model_metadata import resolve_served_names
+from ...model_metadata import load_chat_template, resolve_served_names
+from .generative_reranker import read_generative_reranker
+from .library import needs_library
 
 
 def build_encoder(settings: Settings, clock: Clock, path: str) -> ServedModel:
@@ -22,13 +25,19 @@ def build_encoder(settings: Settings, clock: Clock, path: str) -> ServedModel:
     """
     directory = Path(path)
     config = read_directory_config(directory)
-    if config.generates_text and config.is_embedder:
-        from ....engines.transformers import embedder  # noqa: PLC0415 - needs torch
+    tokenizer = load_tokenizer(directory, generates=False)
+    reranker = None
+    if config.generates_text and not config.is_embedder:
+        template = load_chat_template(settings, directory)
+        reranker = read_generative_reranker(directory, tokenizer, template)
+    if needs_library(config, directory):
+        from ....engines.transformers import encoder as library_encoder  # noqa: PLC0415 - needs torch
         from ..transformers.build import read_options  # noqa: PLC0415 - as above
 
-        engine = embedder.load(
+        engine = library_encoder.load(
             directory,
             read_options(settings),
+            reranker=None if reranker is None else reranker.config,
             max_model_len=settings.max_model_len,
             max_waiting=settings.max_queued_requests,
         )
@@ -38,10 +47,14 @@ def build_encoder(settings: Settings, clock: Clock, path: str) -> ServedModel:
             max_model_len=settings.max_model_len,
             max_waiting=settings.max_queued_requests,
         )
-    tokenizer = load_tokenizer(directory, generates=False)
     name, aliases = resolve_served_names(settings, directory.resolve().name)
-    if isinstance(engine, encoder.BertScorer):
-        backend = ScorerBackend(engine, tokenizer)
+    if isinstance(engine, BatchedScorer):
+        backend = ScorerBackend(
+            engine,
+            tokenizer,
+            None if reranker is None else reranker.template,
+            engine.query_prompt if reranker is None else reranker.query_prompt,
+        )
         limit = engine.max_tokens
     else:
         backend = EmbedderBackend(engine, tokenizer)

@@ -13,13 +13,6 @@ if TYPE_CHECKING:
     from ....serving.clock import Clock
     from ....settings import Settings
 
-_EMBEDDING_FILES = frozenset(
-    {"modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"}
-)
-"""Files of sentence-transformers that say how a model embeds texts."""
-_CAUSAL_LIBRARIES = ("torch", "transformers")
-"""The modules that run causal models that embed texts."""
-
 
 def build(settings: Settings, clock: Clock, path: str) -> ServedModel:
     from .build import build_encoder  # noqa: PLC0415 - numpy takes long to import
@@ -30,18 +23,20 @@ def build(settings: Settings, clock: Clock, path: str) -> ServedModel:
 def accepts(config: ModelConfig) -> Acceptance | None:
     if not config.generates_text:
         return Acceptance(0, f"{config.architecture} generates no text")
-    if not config.is_embedder:
+    if not config.is_encoder:
         return None
-    from ...engine_choice import are_installed  # noqa: PLC0415 - imports the registry of engines
+    from .library import is_library_installed  # noqa: PLC0415 - imports the registry of engines
 
+    task = "scores pairs of texts" if config.is_reranker else "embeds texts"
     problem = (
-        f"modules.json declares that {config.architecture} embeds texts, which needs an engine "
-        f"that is not installed: pip install 'dragoman[transformers]'"
+        f"its files declare that {config.architecture} {task}, which needs an engine that is not "
+        f"installed: pip install 'dragoman[transformers]'"
     )
     return Acceptance(
-        30,
-        "modules.json declares an embedding model",
-        problem=None if are_installed(_CAUSAL_LIBRARIES) else problem,
+        # vLLM, whose rank is between these, can embed texts with such a model.
+        5 if config.is_reranker else 30,
+        f"its files declare a model that {task}",
+        problem=None if is_library_installed() else problem,
     )
 
 
@@ -50,14 +45,20 @@ def check_architecture(directory: Path, source: str, trust_remote_code: bool) ->
     from ...architecture_check import check_directory_support  # noqa: PLC0415 - as above
     from ...engine_choice import read_directory_config  # noqa: PLC0415 - as above
     from ..transformers.library import TRANSFORMERS  # noqa: PLC0415 - as above
+    from .library import needs_library  # noqa: PLC0415 - as above
 
-    config = read_directory_config(directory)
-    if config.generates_text and config.is_embedder:
+    if needs_library(read_directory_config(directory), directory):
         check_directory_support(
             TRANSFORMERS, directory, source, trust_remote_code=trust_remote_code
         )
     else:
         read_config(directory)
+
+
+def reads_file(path: str) -> bool:
+    from ....engines.sentence_modules import DECLARATION_FILES  # noqa: PLC0415 - not for each command
+
+    return path in DECLARATION_FILES or path.endswith("/config.json")
 
 
 SPEC = EngineSpec(
@@ -69,7 +70,7 @@ SPEC = EngineSpec(
         format=SAFETENSORS,
         accepts=accepts,
         check_architecture=check_architecture,
-        reads_file=lambda path: path in _EMBEDDING_FILES or path.endswith("/config.json"),
+        reads_file=reads_file,
         describe_device=lambda _: "cpu",
         dtype="float32",
     ),

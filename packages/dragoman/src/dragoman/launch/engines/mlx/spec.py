@@ -26,7 +26,7 @@ def build(settings: Settings, clock: Clock, path: str) -> ServedModel:
 
 
 def accepts(config: ModelConfig) -> Acceptance | None:
-    if not config.generates_text or config.is_embedder:
+    if config.is_encoder:
         return None
     if config.is_quantized:
         return Acceptance(10, "it has mlx-lm's quantization", is_only=True)

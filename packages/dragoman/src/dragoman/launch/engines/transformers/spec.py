@@ -26,7 +26,7 @@ def build(settings: Settings, clock: Clock, path: str) -> ServedModel:
 
 
 def accepts(config: ModelConfig) -> Acceptance | None:
-    if not config.generates_text or config.is_embedder:
+    if config.is_encoder:
         return None
     return Acceptance(50, "torch and transformers are installed")
 

@@ -32,7 +32,7 @@ def build(settings: Settings, clock: Clock, path: str) -> ServedModel:
 
 def accepts(config: ModelConfig) -> Acceptance | None:
     has_accelerator = any(Path(device).exists() for device in _ACCELERATORS)
-    if not config.generates_text or not has_accelerator:
+    if not config.generates_text or config.is_reranker or not has_accelerator:
         return None
     return Acceptance(20, "vLLM is installed, and there is an accelerator")
 
