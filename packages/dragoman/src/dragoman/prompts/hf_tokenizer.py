@@ -20,6 +20,7 @@ from ..core.errors import RequestError
 from .control_tokens import ControlTokens
 from .encoding_cache import EncodingCache
 from .token_replay import SampledPrefixes
+from .tokenizer_classes import TokenizerClass, build_class_parts, read_model_type
 from .tokenizer_file import (
     AddedToken,
     TokenizerError,
@@ -309,8 +310,9 @@ class HfTokenizer:
 
 
 def load_tokenizer(directory: Path, *, generates: bool = True) -> HfTokenizer:
-    """Load `tokenizer.json`, and added tokens that it lacks from
-    `tokenizer_config.json` if that file exists. One that is in use is returned again.
+    """Load `tokenizer.json`, and from `tokenizer_config.json`, if that file exists, the
+    added tokens that it lacks and the rules of the tokenizer class. A tokenizer that is
+    in use is returned again.
 
     generates: as in HfTokenizer.
 
@@ -318,35 +320,49 @@ def load_tokenizer(directory: Path, *, generates: bool = True) -> HfTokenizer:
         TokenizerError: a file is invalid.
         FileNotFoundError: there is no `tokenizer.json`.
     """
-    config = directory / "tokenizer_config.json"
+    path = directory / "tokenizer_config.json"
     extra_tokens: list[AddedToken] = []
-    if config.is_file():
+    config = _Config()
+    if path.is_file():
         try:
-            entries = msgspec.json.decode(config.read_bytes(), type=_Config).added_tokens_decoder
+            config = msgspec.json.decode(path.read_bytes(), type=_Config)
             extra_tokens = [
                 msgspec.convert({**entry, "id": int(id)}, AddedToken)
-                for id, entry in entries.items()
+                for id, entry in config.added_tokens_decoder.items()
             ]
         except (msgspec.MsgspecError, ValueError) as error:
             raise TokenizerError(f"tokenizer_config.json: {error}") from error
-    data = (directory / "tokenizer.json").read_bytes()
-    key = (sha256(data).digest(), tuple(extra_tokens), generates)
+    content = (directory / "tokenizer.json").read_bytes()
+    data = parse_tokenizer(content)
+    model_config = directory / "config.json"
+    model_type = read_model_type(model_config.read_bytes()) if model_config.is_file() else ""
+    parts = build_class_parts(data, config, model_type)
+    key = _Key(sha256(content).digest(), msgspec.json.encode(parts), tuple(extra_tokens), generates)
     tokenizer = _loaded_tokenizers.get(key)
     if tokenizer is None:
-        tokenizer = _loaded_tokenizers[key] = HfTokenizer(data, extra_tokens, generates=generates)
+        tokenizer = _loaded_tokenizers[key] = HfTokenizer(
+            data | parts, extra_tokens, generates=generates
+        )
     return tokenizer
 
 
-_loaded_tokenizers: WeakValueDictionary[tuple[bytes, tuple[AddedToken, ...], bool], HfTokenizer] = (
-    WeakValueDictionary()
-)
-"""The tokenizers in use, by the digest of their files: models that have the same one
-share it. It has no state but its cache, in which each owner finds only its own pieces.
+class _Key(msgspec.Struct, frozen=True):
+    """What a tokenizer is made of. class_parts: JSON of the parts of its class."""
+
+    digest: bytes
+    class_parts: bytes
+    extra_tokens: tuple[AddedToken, ...]
+    generates: bool
+
+
+_loaded_tokenizers: WeakValueDictionary[_Key, HfTokenizer] = WeakValueDictionary()
+"""The tokenizers in use, by what they are made of: models that have the same one share
+it. It has no state but its cache, in which each owner finds only its own pieces.
 """
 
 
-class _Config(msgspec.Struct):
-    added_tokens_decoder: dict[str, dict[str, Any]] = {}
+class _Config(TokenizerClass):
+    added_tokens_decoder: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
 
 
 def _build_tokenizer(
