@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+_PIECE = 1 << 15
+"""Numbers that are computed at once, so that all arrays of GELU stay in the cache."""
 
 
 def compute_sigmoid(number: float) -> float:
@@ -47,14 +49,33 @@ def compute_gelu(rows: Floats) -> Floats:
     Phi is computed from erf, which is approximated by formula 7.1.26 of Abramowitz and
     Stegun, Handbook of Mathematical Functions; the absolute error of Phi is below 2e-7.
     """
-    scaled = np.abs(rows) * np.float32(0.5**0.5)
-    t = np.float32(1) / (np.float32(1) + np.float32(0.3275911) * scaled)
-    series = np.full_like(t, 1.061405429)
-    for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
-        series *= t
+    numbers = np.ascontiguousarray(rows).reshape(-1)
+    results = np.empty_like(numbers)
+    for start in range(0, len(numbers), _PIECE):
+        piece = slice(start, start + _PIECE)
+        _fill_gelu(numbers[piece], results[piece])
+    return results.reshape(rows.shape)
+
+
+def _fill_gelu(numbers: Floats, results: Floats) -> None:
+    scaled = np.abs(numbers)
+    scaled *= np.float32(0.5**0.5)
+    t = scaled * np.float32(0.3275911)
+    t += np.float32(1)
+    np.divide(np.float32(1), t, out=t)
+    series = t * np.float32(1.061405429)
+    for coefficient in (-1.453152027, 1.421413741, -0.284496736):
         series += np.float32(coefficient)
-    tail = series * t * np.exp(-scaled * scaled) * np.float32(0.5)
-    return rows * np.where(rows > 0, np.float32(1) - tail, tail)
+        series *= t
+    series += np.float32(0.254829592)
+    series *= t
+    scaled *= scaled
+    np.negative(scaled, out=scaled)
+    np.exp(scaled, out=scaled)
+    series *= scaled
+    series *= np.float32(0.5)
+    np.subtract(np.float32(1), series, out=series, where=numbers > 0)
+    np.multiply(numbers, series, out=results)
 
 
 ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Floats], Floats]] = MappingProxyType(

@@ -1,10 +1,11 @@
-"""BERT and RoBERTa in numpy: token ids to a vector per token
+"""BERT, RoBERTa and MPNet in numpy: token ids to a vector per token
 (https://arxiv.org/abs/1810.04805).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import log
 
 import numpy as np
 from msgspec import Struct
@@ -13,29 +14,61 @@ from numpy.typing import NDArray
 from .activations import compute_gelu, compute_relu
 from .batch_invariant_matmul import ROWS, BlockSizes, Linear, round_up
 from .batched_encoder import EncoderInput
-from .encoder_config import EncoderConfig
+from .encoder_config import MPNET_BUCKETS, EncoderConfig
 from .safetensors_reader import Tensors
 
 Floats = NDArray[np.float32]
 
 
 Ints = NDArray[np.int64]
+_MAX_DISTANCE = 128
+"""From which all distances are in one bucket."""
 
 
 class LayerNorm:
     """Layer normalization. np.vecdot sums each row alone."""
 
-    def __init__(self, config: EncoderConfig, tensors: Tensors, name: str) -> None:
-        self._weight = tensors.take(f"{name}.weight", config.hidden)
-        self._bias = tensors.take(f"{name}.bias", config.hidden)
-        self._ones = np.ones(config.hidden, np.float32)
-        self._size = np.float32(config.hidden)
-        self._eps = np.float32(config.eps)
+    def __init__(
+        self, tensors: Tensors, name: str, size: int, eps: float, *, has_bias: bool = True
+    ) -> None:
+        self._weight = tensors.take(f"{name}.weight", size)
+        self._bias = tensors.take(f"{name}.bias", size) if has_bias else np.float32(0)
+        self._ones = np.ones(size, np.float32)
+        self._size = np.float32(size)
+        self._eps = np.float32(eps)
 
     def __call__(self, rows: Floats) -> Floats:
         centered = rows - (np.vecdot(rows, self._ones) / self._size)[:, None]
         scale = np.sqrt(np.vecdot(centered, centered) / self._size + self._eps)
-        return centered / scale[:, None] * self._weight + self._bias
+        centered /= scale[:, None]
+        centered *= self._weight
+        centered += self._bias
+        return centered
+
+
+class BatchLayout:
+    """The rows of a batch: the tokens of all inputs, one after another.
+
+    spans: the rows of each input.
+    groups: [texts, tokens], the rows of the inputs of each length, which attend in one
+        call.
+    """
+
+    def __init__(self, batch: Sequence[EncoderInput]) -> None:
+        self.lengths = [len(item.ids) for item in batch]
+        self.total = sum(self.lengths)
+        ends = np.cumsum(self.lengths)
+        self.spans = [
+            slice(int(end) - length, int(end))
+            for end, length in zip(ends, self.lengths, strict=True)
+        ]
+        starts: dict[int, list[int]] = {}
+        for span in self.spans:
+            starts.setdefault(span.stop - span.start, []).append(span.start)
+        self.groups = [
+            np.array(begins)[:, None] + np.arange(length) for length, begins in starts.items()
+        ]
+        self.ids = np.fromiter((id for item in batch for id in item.ids), np.int64, self.total)
 
 
 class _Layer(Struct, frozen=True):
@@ -63,10 +96,18 @@ class Bert:
         self._positions = tensors.take(
             f"{names}position_embeddings.weight", positions, config.hidden
         )
-        self._types = tensors.take(
-            f"{names}token_type_embeddings.weight", config.types, config.hidden
+        is_mpnet = config.family == "mpnet"
+        self._types = (
+            None
+            if is_mpnet
+            else tensors.take(f"{names}token_type_embeddings.weight", config.types, config.hidden)
         )
-        self._norm = LayerNorm(config, tensors, f"{names}LayerNorm")
+        self._distances = (
+            _DistanceBias(config, tensors, f"{prefix}encoder.relative_attention_bias.weight")
+            if is_mpnet
+            else None
+        )
+        self._norm = LayerNorm(tensors, f"{names}LayerNorm", config.hidden, config.eps)
         self._layers = [
             _load_layer(config, tensors, block_sizes, f"{prefix}encoder.layer.{index}.")
             for index in range(config.layers)
@@ -78,56 +119,88 @@ class Bert:
 
     def compute_states(self, batch: Sequence[EncoderInput]) -> list[Floats]:
         """Compute [tokens, hidden] for each input."""
-        lengths = [len(item.ids) for item in batch]
-        ends = np.cumsum(lengths)
-        spans = [
-            slice(int(end) - length, int(end)) for end, length in zip(ends, lengths, strict=True)
-        ]
-        starts: dict[int, list[int]] = {}
-        for span in spans:
-            starts.setdefault(span.stop - span.start, []).append(span.start)
-        # Rows as [texts, tokens]: texts of one length attend in one call.
-        groups = [
-            np.array(begins)[:, None] + np.arange(length) for length, begins in starts.items()
-        ]
-        total = sum(lengths)
-        ids = np.fromiter((id for item in batch for id in item.ids), np.int64, total)
-        positions = (
-            np.concatenate([np.arange(length) for length in lengths]) + self.config.first_position
-        )
+        layout = BatchLayout(batch)
+        total = layout.total
+        positions = np.concatenate([self._number(layout.ids[span]) for span in layout.spans])
         segments = np.zeros(total, np.int64)
         if self.config.has_segments:
             types = (item.types or (0,) * len(item.ids) for item in batch)
             segments = np.fromiter((type for each in types for type in each), np.int64, total)
         # Padded to a multiple of ROWS.
         embedded = np.zeros((round_up(total, ROWS), self.config.hidden), np.float32)
-        embedded[:total] = self._tokens[ids] + self._types[segments] + self._positions[positions]
+        embedded[:total] = self._tokens[layout.ids] + self._positions[positions]
+        if self._types is not None:
+            embedded[:total] += self._types[segments]
         rows = self._norm(embedded)
         for layer in self._layers:
-            rows = layer.attention_norm(rows + layer.out(self._attend(layer.qkv(rows), groups)))
+            rows = layer.attention_norm(
+                rows + layer.out(self._attend(layer.qkv(rows), layout.groups))
+            )
             rows = layer.norm(rows + layer.down(self._activation(layer.up(rows))))
-        return [rows[span] for span in spans]
+        return [rows[span] for span in layout.spans]
+
+    def _number(self, ids: Ints) -> Ints:
+        """Return the position of each token of a text."""
+        if self.config.first_position == 0:
+            return np.arange(len(ids))
+        # As in transformers, padding tokens are not counted and have their id's position.
+        padding = self.config.first_position - 1
+        is_counted = ids != padding
+        return np.cumsum(is_counted) * is_counted + padding
 
     def _attend(self, qkv: Floats, groups: list[Ints]) -> Floats:
-        config = self.config
-        width = config.hidden // config.heads
-        mixed = np.zeros((len(qkv), config.hidden), np.float32)
+        mixed = np.zeros((len(qkv), self.config.hidden), np.float32)
         for group in groups:
-            count, length = group.shape
-            # Texts, heads, then the matrices of tokens.
-            split = (
-                qkv[group].reshape(count, length, 3, config.heads, width).transpose(2, 0, 3, 1, 4)
-            )
-            query, key, value = np.ascontiguousarray(split)
-            # Softmax. np.vecdot sums each row alone.
-            weights = query @ key.swapaxes(-1, -2)
-            weights -= weights.max(axis=-1, keepdims=True)
-            np.exp(weights, out=weights)
-            weights /= np.vecdot(weights, np.ones(length, np.float32))[..., None]
-            mixed[group] = (
-                (weights @ value).transpose(0, 2, 1, 3).reshape(count, length, config.hidden)
-            )
+            query, key, value = split_heads(qkv, group, self.config.heads)
+            bias = None if self._distances is None else self._distances.compute(group.shape[1])
+            mixed[group] = attend(query, key, value, bias)
         return mixed
+
+
+def split_heads(qkv: Floats, group: Ints, heads: int) -> Floats:
+    """Return the queries, keys and values of texts of one length:
+    [3, texts, heads, tokens, width].
+
+    group: [texts, tokens], the rows of each text.
+    """
+    count, length = group.shape
+    split = qkv[group].reshape(count, length, 3, heads, -1).transpose(2, 0, 3, 1, 4)
+    return np.ascontiguousarray(split)
+
+
+def attend(query: Floats, key: Floats, value: Floats, bias: Floats | None) -> Floats:
+    """Compute [texts, tokens, hidden]. bias: added to the scores of two tokens."""
+    count, heads, length, width = query.shape
+    # Softmax. np.vecdot sums each row alone.
+    weights = query @ key.swapaxes(-1, -2)
+    if bias is not None:
+        weights += bias
+    weights -= weights.max(axis=-1, keepdims=True)
+    np.exp(weights, out=weights)
+    weights /= np.vecdot(weights, np.ones(length, np.float32))[..., None]
+    return (weights @ value).transpose(0, 2, 1, 3).reshape(count, length, heads * width)
+
+
+class _DistanceBias:
+    """MPNet's bias of attention scores, by the distance of two tokens in buckets, which
+    are the wider the larger the distance is (https://arxiv.org/abs/1910.10683, 2.1).
+    """
+
+    def __init__(self, config: EncoderConfig, tensors: Tensors, name: str) -> None:
+        self._table = tensors.take(name, MPNET_BUCKETS, config.heads)
+
+    def compute(self, length: int) -> Floats:
+        """Compute [heads, tokens, tokens]."""
+        places = np.arange(length)
+        ahead = places[None, :] - places[:, None]
+        half = MPNET_BUCKETS // 2
+        exact = half // 2
+        distance = np.abs(ahead)
+        scaled = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
+        scaled = scaled / np.float32(log(_MAX_DISTANCE / exact)) * np.float32(half - exact)
+        wide = np.minimum(exact + scaled.astype(np.int64), half - 1)
+        buckets = np.where(distance < exact, distance, wide) + np.where(ahead > 0, half, 0)
+        return np.ascontiguousarray(self._table[buckets].transpose(2, 0, 1))
 
 
 def _load_layer(
@@ -135,7 +208,14 @@ def _load_layer(
 ) -> _Layer:
     hidden = config.hidden
     scale = np.float32((hidden // config.heads) ** -0.5)
-    names = [f"{prefix}attention.self.{part}" for part in ("query", "key", "value")]
+    if config.family == "mpnet":
+        names = [f"{prefix}attention.attn.{part}" for part in "qkv"]
+        out = f"{prefix}attention.attn.o"
+        norm = f"{prefix}attention.LayerNorm"
+    else:
+        names = [f"{prefix}attention.self.{part}" for part in ("query", "key", "value")]
+        out = f"{prefix}attention.output.dense"
+        norm = f"{prefix}attention.output.LayerNorm"
     weights = [tensors.take(f"{name}.weight", hidden, hidden) for name in names]
     biases = [tensors.take(f"{name}.bias", hidden) for name in names]
     # The scale of attention is applied to the weights once instead of to every query.
@@ -143,21 +223,27 @@ def _load_layer(
     biases[0] = biases[0] * scale
     return _Layer(
         qkv=Linear(np.concatenate(weights).T, block_sizes, np.concatenate(biases)),
-        out=load_linear(tensors, block_sizes, f"{prefix}attention.output.dense", hidden, hidden),
-        attention_norm=LayerNorm(config, tensors, f"{prefix}attention.output.LayerNorm"),
+        out=load_linear(tensors, block_sizes, out, hidden, hidden),
+        attention_norm=LayerNorm(tensors, norm, hidden, config.eps),
         up=load_linear(
             tensors, block_sizes, f"{prefix}intermediate.dense", hidden, config.intermediate
         ),
         down=load_linear(
             tensors, block_sizes, f"{prefix}output.dense", config.intermediate, hidden
         ),
-        norm=LayerNorm(config, tensors, f"{prefix}output.LayerNorm"),
+        norm=LayerNorm(tensors, f"{prefix}output.LayerNorm", config.hidden, config.eps),
     )
 
 
 def load_linear(
-    tensors: Tensors, block_sizes: BlockSizes, name: str, inner: int, outer: int
+    tensors: Tensors,
+    block_sizes: BlockSizes,
+    name: str,
+    inner: int,
+    outer: int,
+    *,
+    has_bias: bool = True,
 ) -> Linear:
     """Load the layer of this name, from `inner` inputs to `outer` outputs."""
     weight = tensors.take(f"{name}.weight", outer, inner)
-    return Linear(weight.T, block_sizes, tensors.take(f"{name}.bias", outer))
+    return Linear(weight.T, block_sizes, tensors.take(f"{name}.bias", outer) if has_bias else None)

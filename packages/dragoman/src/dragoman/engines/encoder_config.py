@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta, Struct
 
 from ..core.encoder_requests import EncodingTask
@@ -25,6 +27,9 @@ _BERT = "bert"
 _ROBERTA = "roberta"
 
 
+_MPNET = "mpnet"
+
+
 _FAMILIES = {
     "BertModel": _BERT,
     "BertForMaskedLM": _BERT,
@@ -35,7 +40,13 @@ _FAMILIES = {
     "XLMRobertaModel": _ROBERTA,
     "XLMRobertaForMaskedLM": _ROBERTA,
     "XLMRobertaForSequenceClassification": _ROBERTA,
+    "MPNetModel": _MPNET,
+    "MPNetForMaskedLM": _MPNET,
+    "MPNetForSequenceClassification": _MPNET,
 }
+
+
+_MODERN_BERT = ("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification")
 
 
 _SEGMENT_TOKENIZERS = frozenset(
@@ -58,6 +69,10 @@ _SEGMENT_MODELS = frozenset(
 """The model types whose own tokenizer class is one of these."""
 
 
+MPNET_BUCKETS = 32
+"""Of distances between tokens, in MPNet."""
+_GLOBAL = "full_attention"
+_LOCAL = "sliding_attention"
 _CLASSIFIER_SUFFIX = "ForSequenceClassification"
 
 
@@ -87,10 +102,37 @@ class EncoderConfig(Struct, frozen=True):
 
     @property
     def prefix(self) -> str:
-        """Prefix of the encoder's tensor names inside a task model: `bert.` or
-        `roberta.`.
-        """
+        """Prefix of the encoder's tensor names inside a task model, such as `bert.`."""
         return f"{self.family}."
+
+
+class ModernBertConfig(Struct, frozen=True):
+    """Dimensions of a ModernBERT (https://arxiv.org/abs/2412.13663).
+
+    windows: for each layer, the distance up to which its tokens see each other; None is
+        any.
+    thetas: for each layer, the base of its rotary frequencies.
+    has_norm_bias, has_attention_bias, has_mlp_bias, has_head_bias: which layers have one.
+    head_pooling: the states that the classification head reads: `cls` or `mean`.
+    head_activation: of the classification head.
+    """
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    vocab: int
+    positions: int
+    windows: tuple[int | None, ...]
+    thetas: tuple[float, ...]
+    eps: float
+    activation: str
+    has_norm_bias: bool
+    has_attention_bias: bool
+    has_mlp_bias: bool
+    has_head_bias: bool
+    head_pooling: str
+    head_activation: str
 
 
 class ScoringConfig(Struct, frozen=True):
@@ -124,11 +166,48 @@ class _File(Struct, kw_only=True):
     position_embedding_type: str | None = None
     pad_token_id: int | None = None
     is_decoder: bool = False
+    relative_attention_num_buckets: int = 32
 
 
-def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | ScoringConfig]:
+class _Rope(Struct):
+    rope_type: str = "default"
+    rope_theta: float | None = None
+
+
+class _ModernFile(Struct):
+    """config.json of a ModernBERT."""
+
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Size
+    num_attention_heads: Size
+    vocab_size: Size
+    max_position_embeddings: Size = 8192
+    norm_eps: Annotated[float, Meta(ge=0, lt=1)] = 1e-5
+    norm_bias: bool = False
+    hidden_activation: str = "gelu"
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    local_attention: Size = 128
+    global_attn_every_n_layers: Size = 3
+    layer_types: list[str] | None = None
+    rope_parameters: dict[str, _Rope | None] | None = None
+    rope_scaling: dict[str, object] | None = None
+    global_rope_theta: float = 160000.0
+    local_rope_theta: float = 10000.0
+    classifier_pooling: str = "cls"
+    classifier_bias: bool = False
+    classifier_activation: str = "gelu"
+
+
+def read_config(
+    directory: Path,
+) -> tuple[EncoderConfig | ModernBertConfig, PoolingConfig | ScoringConfig]:
     """Read the encoder's configuration and that of its head. Raises EngineError."""
     path = directory / "config.json"
+    architectures = decode_file(path, _Architectures).architectures
+    if architectures and architectures[0] in _MODERN_BERT:
+        return _read_modern_bert(path), read_task(directory, architectures[0])
     file = decode_file(path, _File)
     architecture = file.architectures[0] if file.architectures else ""
     checks = (
@@ -143,13 +222,16 @@ def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | Scoring
             file.hidden_size % file.num_attention_heads != 0,
             "a hidden_size that is not a multiple of the number of heads",
         ),
+        (
+            file.relative_attention_num_buckets != MPNET_BUCKETS,
+            f"relative_attention_num_buckets {file.relative_attention_num_buckets}",
+        ),
     )
-    unsupported = next(
-        (description for is_unsupported, description in checks if is_unsupported), None
-    )
-    if unsupported:
-        raise EngineError(f"{path}: {unsupported} is not supported by the encoder engine")
+    _refuse(path, checks)
     family = _FAMILIES[architecture]
+    # MPNet's padding id is fixed in its code.
+    if family == _MPNET:
+        file = msgspec.structs.replace(file, pad_token_id=1)
     first = 0 if family == _BERT else (1 if file.pad_token_id is None else file.pad_token_id) + 1
     if not 0 <= first < file.max_position_embeddings:
         raise EngineError(
@@ -165,11 +247,73 @@ def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | Scoring
         positions=file.max_position_embeddings - first,
         first_position=first,
         types=file.type_vocab_size,
-        has_segments=file.type_vocab_size > 1 and returns_segments(directory, family),
+        has_segments=family != _MPNET
+        and file.type_vocab_size > 1
+        and returns_segments(directory, family),
         eps=file.layer_norm_eps,
         activation=file.hidden_act,
     )
     return config, read_task(directory, architecture)
+
+
+def _refuse(path: Path, checks: Iterable[tuple[bool, str]]) -> None:
+    """Raise EngineError for the first check that is true. checks: each with the name of
+    what is not supported.
+    """
+    unsupported = next((name for is_unsupported, name in checks if is_unsupported), None)
+    if unsupported:
+        raise EngineError(f"{path}: {unsupported} is not supported by the encoder engine")
+
+
+def _read_modern_bert(path: Path) -> ModernBertConfig:
+    file = decode_file(path, _ModernFile)
+    layers = file.num_hidden_layers
+    types = file.layer_types or [
+        _LOCAL if index % file.global_attn_every_n_layers else _GLOBAL for index in range(layers)
+    ]
+    ropes = {name: (file.rope_parameters or {}).get(name) or _Rope() for name in (_GLOBAL, _LOCAL)}
+    unknown = sorted(set(types) - ropes.keys())
+    _refuse(
+        path,
+        (
+            (len(types) != layers, f"{len(types)} layer_types for {layers} layers"),
+            (bool(unknown), f"layer type {', '.join(unknown)}"),
+            (file.hidden_activation != "gelu", f"hidden_activation {file.hidden_activation!r}"),
+            (file.rope_scaling is not None, "rope_scaling"),
+            (any(rope.rope_type != "default" for rope in ropes.values()), "a scaled rope_type"),
+            (file.hidden_size % (2 * file.num_attention_heads) != 0, "a head of an odd size"),
+            (
+                file.classifier_pooling not in ("cls", "mean"),
+                f"classifier_pooling {file.classifier_pooling!r}",
+            ),
+            (
+                file.classifier_activation not in ("gelu", "relu"),
+                f"classifier_activation {file.classifier_activation!r}",
+            ),
+        ),
+    )
+    thetas = {
+        _GLOBAL: ropes[_GLOBAL].rope_theta or file.global_rope_theta,
+        _LOCAL: ropes[_LOCAL].rope_theta or file.local_rope_theta,
+    }
+    return ModernBertConfig(
+        hidden=file.hidden_size,
+        intermediate=file.intermediate_size,
+        layers=layers,
+        heads=file.num_attention_heads,
+        vocab=file.vocab_size,
+        positions=file.max_position_embeddings,
+        windows=tuple(file.local_attention // 2 if type == _LOCAL else None for type in types),
+        thetas=tuple(thetas[type] for type in types),
+        eps=file.norm_eps,
+        activation=file.hidden_activation,
+        has_norm_bias=file.norm_bias,
+        has_attention_bias=file.attention_bias,
+        has_mlp_bias=file.mlp_bias,
+        has_head_bias=file.classifier_bias,
+        head_pooling=file.classifier_pooling,
+        head_activation=file.classifier_activation,
+    )
 
 
 def read_task(directory: Path, architecture: str) -> PoolingConfig | ScoringConfig:
@@ -220,7 +364,7 @@ class _Architectures(Struct):
 def is_numpy_architecture(directory: Path) -> bool:
     """Whether `read_config` knows the class of a model. Raises EngineError."""
     found = decode_file(directory / "config.json", _Architectures).architectures
-    return bool(found) and found[0] in _FAMILIES
+    return bool(found) and (found[0] in _FAMILIES or found[0] in _MODERN_BERT)
 
 
 class _Tokenizer(Struct):

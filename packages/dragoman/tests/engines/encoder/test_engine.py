@@ -163,7 +163,7 @@ def test_load_bare_directory_uses_default_pooling_and_length(tmp_path: Path):
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        ({"architectures": ["MPNetModel"]}, "MPNetModel"),
+        ({"architectures": ["XLNetModel"]}, "XLNetModel"),
         ({"hidden_act": "silu"}, "silu"),
         ({"position_embedding_type": "relative_key"}, "relative_key"),
         ({"is_decoder": True}, "decoder"),
