@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,10 @@ from .class_vocabularies import build_bytes, build_sentence_pieces
 
 
 def load(
-    directory: Path, tokenizer: dict[str, object], model_type: str = "llama", **config: object
+    directory: Path,
+    tokenizer: dict[str, object],
+    model_type: str = "llama",
+    **config: Any,
 ) -> HfTokenizer:
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
@@ -39,7 +43,7 @@ def split(tokenizer: HfTokenizer, text: str) -> bytes:
     ],
 )
 def test_llama_class_puts_space_only_at_start(
-    name: str, fields: dict[str, object], expected: bytes, tmp_path: Path
+    name: str, fields: dict[str, Any], expected: bytes, tmp_path: Path
 ) -> None:
     tokenizer = load(tmp_path, build_sentence_pieces(), tokenizer_class=name, **fields)
     assert split(tokenizer, "<s>hello").replace(b"he|llo", b"hello") == expected
@@ -79,7 +83,7 @@ def test_load_tokenizer_is_shared_only_with_same_class_rules(tmp_path: Path) -> 
     ],
 )
 def test_other_models_and_classes_use_file(
-    model_type: str, config: dict[str, object], tmp_path: Path
+    model_type: str, config: dict[str, Any], tmp_path: Path
 ) -> None:
     tokenizer = load(tmp_path, build_sentence_pieces(), model_type, **config)
     assert split(tokenizer, " hello") == b"  |hello"
@@ -102,7 +106,7 @@ def test_byte_level_class_reads_add_prefix_space(
 
 
 def test_llama_class_on_byte_level_file_uses_file(tmp_path: Path) -> None:
-    config = {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": True}
+    config: dict[str, Any] = {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": True}
     tokenizer = load(tmp_path, build_bytes(), **config)
     assert split(tokenizer, "hello") == b"hell|o"
 

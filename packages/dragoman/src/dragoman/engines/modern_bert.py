@@ -23,7 +23,7 @@ _HIDDEN_SCORE = np.float32(-1e9)
 
 
 class _Layer(Struct, frozen=True):
-    """attention_norm: None in the first layer."""
+    """The weights of a layer. attention_norm: None in the first one."""
 
     attention_norm: LayerNorm | None
     qkv: Linear

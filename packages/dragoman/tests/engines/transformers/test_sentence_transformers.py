@@ -5,7 +5,7 @@ directories that it writes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -174,7 +174,7 @@ def void(_: object) -> None: ...
 
 
 def write_logit_score(
-    modality: dict[str, object], *, false_id: int | None = NO, **options: object
+    modality: Mapping[str, object], *, false_id: int | None = NO, **options: object
 ) -> Callable[[Path], None]:
     def write(directory: Path) -> None:
         write_causal_model(directory)
