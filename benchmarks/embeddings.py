@@ -35,7 +35,7 @@ async def measure(texts: int, tokens: int) -> None:
         engine = load(write_encoder(Path(folder), MINILM, pooling=None))
     assert isinstance(engine, BatchedEmbedder)
     ids = np.random.default_rng(0).integers(5, len(WORDS), (texts, tokens)).tolist()
-    inputs = tuple(map(tuple, ids))
+    inputs: tuple[tuple[int, ...], ...] = tuple(tuple(row) for row in ids)
     await engine.start()
     await engine.embed(EmbedRequest("m", inputs[:2]))
     begin = time.perf_counter()

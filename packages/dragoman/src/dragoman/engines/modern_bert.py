@@ -86,22 +86,29 @@ def _compute_rotation(length: int, width: int, theta: float) -> tuple[Floats, Fl
     """Compute the cosines and sines of the angles: [tokens, width / 2]."""
     powers = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
     frequencies = np.float32(1) / np.power(np.float32(theta), powers)
-    angles = np.arange(length, dtype=np.float32)[:, None] * frequencies
-    return np.cos(angles), np.sin(angles)
+    places = np.arange(length, dtype=np.float32)
+    angles = (places[:, None] * frequencies).astype(np.float32, copy=False)
+    return (
+        np.cos(angles).astype(np.float32, copy=False),
+        np.sin(angles).astype(np.float32, copy=False),
+    )
 
 
 def _rotate(states: Floats, cosines: Floats, sines: Floats) -> Floats:
     half = states.shape[-1] // 2
     first, second = states[..., :half], states[..., half:]
-    return np.concatenate(
-        (first * cosines - second * sines, second * cosines + first * sines), axis=-1
-    )
+    rotated = np.empty_like(states)
+    rotated[..., :half] = first * cosines - second * sines
+    rotated[..., half:] = second * cosines + first * sines
+    return rotated
 
 
 def _build_mask(length: int, window: int) -> Floats:
     places = np.arange(length)
     is_far = np.abs(places[:, None] - places[None, :]) > window
-    return np.where(is_far, _HIDDEN_SCORE, np.float32(0)).astype(np.float32)
+    mask = np.zeros((length, length), np.float32)
+    mask[is_far] = _HIDDEN_SCORE
+    return mask
 
 
 def load_norm(config: ModernBertConfig, tensors: Tensors, name: str) -> LayerNorm:

@@ -362,7 +362,9 @@ it. It has no state but its cache, in which each owner finds only its own pieces
 
 
 class _Config(TokenizerClass):
-    added_tokens_decoder: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
+    added_tokens_decoder: dict[str, dict[str, Any]] = msgspec.field(
+        default_factory=dict[str, dict[str, Any]]
+    )
 
 
 def _build_tokenizer(

@@ -41,6 +41,10 @@ _SPACE = "\u2581"
 """SentencePiece's character for a space."""
 
 
+class _Token(Struct):
+    content: str
+
+
 class TokenizerClass(Struct):
     """The fields of tokenizer_config.json that a class reads."""
 
@@ -49,8 +53,8 @@ class TokenizerClass(Struct):
     add_prefix_space: bool | None = None
     legacy: bool | None = False
     trim_offsets: bool = True
-    cls_token: object = "<s>"
-    sep_token: object = "</s>"
+    cls_token: str | _Token | None = "<s>"
+    sep_token: str | _Token | None = "</s>"
 
 
 class _ModelConfig(Struct):
@@ -177,8 +181,8 @@ def _build_roberta_processor(data: TokenizerPart, config: TokenizerClass) -> Tok
     vocab: dict[str, int] = data["model"].get("vocab") or {}
     ends: list[list[object]] = []
     for token in (config.sep_token, config.cls_token):
-        name = token.get("content") if isinstance(token, dict) else token
-        if not isinstance(name, str) or name not in vocab:
+        name = token.content if isinstance(token, _Token) else token
+        if name is None or name not in vocab:
             return {}
         ends.append([name, vocab[name]])
     return {

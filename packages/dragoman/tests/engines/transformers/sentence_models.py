@@ -153,7 +153,7 @@ def write_dense(
 ) -> None:
     """Write the weights of a Dense module."""
     rng = np.random.default_rng(3)
-    names = {"linear.weight": (outer, inner)}
+    names: dict[str, tuple[int, ...]] = {"linear.weight": (outer, inner)}
     if bias:
         names["linear.bias"] = (outer,)
     if residual:

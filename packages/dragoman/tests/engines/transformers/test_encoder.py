@@ -13,6 +13,7 @@ pytest.importorskip("transformers", reason="needs transformers")
 
 from dragoman.core.encoder_requests import EmbedRequest, TextInputs, TextPairs
 from dragoman.core.errors import ContextTooLong, RequestError
+from dragoman.engines.batched_encoder import BatchedEmbedder
 from dragoman.engines.transformers import encoder
 from dragoman.launch.engine_choice import choose_directory_engine
 from dragoman.pipeline.embedding import embed
@@ -54,7 +55,7 @@ async def test_embed_vectors_match_alone_and_in_company(tmp_path: Path) -> None:
     engine = encoder.load(write_modules(write_causal_model(tmp_path), [LAST]), ON_A_CPU)
     texts = tuple(tuple(range(5, 5 + size)) for size in (3, 9, 3, 20))
     await engine.start()
-    assert isinstance(engine, encoder.BatchedEmbedder)
+    assert isinstance(engine, BatchedEmbedder)
     together = await engine.embed(EmbedRequest("m", texts))
     alone = [await engine.embed(EmbedRequest("m", (text,))) for text in texts]
     await engine.stop()

@@ -45,7 +45,7 @@ TEXTS = (
 QUERY = "the capital of Japan"
 MEAN = ("Pooling", {"word_embedding_dimension": HIDDEN, "pooling_mode_mean_tokens": True})
 LAST = ("Pooling", {"word_embedding_dimension": HIDDEN, "pooling_mode": "lasttoken"})
-NORMALIZE = ("Normalize", {})
+NORMALIZE: tuple[str, dict[str, object]] = ("Normalize", {})
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n<think>{% endif %}"
@@ -161,7 +161,7 @@ IDENTITY = {"activation_fn": "torch.nn.modules.linear.Identity"}
 
 
 def write_classifier(
-    kind: str, tokenizer: dict[str, object] | None = None, **fields: object
+    kind: str, tokenizer: Mapping[str, object] | None = None, **fields: object
 ) -> Callable[[Path], None]:
     return lambda directory: void(
         write_encoder_model(
