@@ -360,6 +360,11 @@ def _format_fit(profile: SimulatorProfile) -> str:
             if latency.per_mixed_sequence
             else []
         ),
+        *(
+            [f"  + mixed steps  {1000 * latency.mixed_base:.4g} ms for a step with a prompt"]
+            if latency.mixed_base
+            else []
+        ),
         f"front end        {1000 * profile.frontend_seconds:.4g} ms per request",
         "",
         f"{'simulated against measured':<27}{'mean':>9}{'p50':>9}{'p90':>9}{'p99':>9}",

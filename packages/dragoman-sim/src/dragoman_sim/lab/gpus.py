@@ -44,6 +44,10 @@ class Gpu(Struct, frozen=True, forbid_unknown_fields=True):
     watts: float | None = None
     source: str = ""
 
+    def __post_init__(self) -> None:
+        if "bf16" not in self.flops:
+            raise ValueError("flops: bf16, which attention is computed in, is missing")
+
 
 def load_gpus() -> dict[str, Gpu]:
     """Load the GPU table, by short name."""

@@ -38,6 +38,7 @@ class ModelShape(Struct, frozen=True, kw_only=True):
         attention).
     full_attention: share of the layers that attend to the whole context; the others
         have a sliding window, or a state of fixed size.
+    full_of_cached: the same share of the layers that have keys and values.
     has_sinks: attention has sinks, learned logits without a key (gpt-oss).
     experts, experts_per_token: routed experts per layer, and those that a token uses.
     expert_params: parameters of one expert in one layer.
@@ -57,6 +58,7 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     kv_is_shared: bool = False
     kv_heads: int = 1
     full_attention: float = 1.0
+    full_of_cached: float = 1.0
     has_sinks: bool = False
     experts: int = 0
     experts_per_token: int = 0
@@ -278,6 +280,7 @@ def _read_sizes(sizes: _Sizes, name: str, dtype: Dtype) -> ModelShape:
         kv_heads=attention.kv_heads,
         pair_flops=attention.pair_flops,
         full_attention=kinds.full / layers,
+        full_of_cached=kinds.full / max(1, layers - kinds.linear),
         # Configs of gpt-oss alone have MXFP4 experts and a window.
         has_sinks=dtype == "fp4" and bool(experts) and kinds.windowed > 0,
         experts=experts,

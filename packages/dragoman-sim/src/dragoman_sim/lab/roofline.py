@@ -142,6 +142,8 @@ def predict_profile(
         **(settings or {}),
     }
     block_size = int(defaults.get("block_size", 16))
+    if not kv_bytes:
+        raise ProfileError(f"{shape.name} has no layer with attention, so no KV cache")
     blocks = int(free / (kv_bytes * block_size))
     if blocks < 2 and "num_gpu_blocks" not in defaults:
         raise ProfileError(
@@ -238,7 +240,7 @@ def predict_latency(
         # Triton's kernel computes the layers with a window like the others.
         pairs = shape.pair_flops * constants.sink_cost
     # Layers with a window read a bounded context, which the base already contains.
-    context = compute_kv_bytes(shape, parallelism) * shape.full_attention
+    context = compute_kv_bytes(shape, parallelism) * shape.full_of_cached
     return LatencyModel(
         base=_round(base),
         per_token=_build_curve(

@@ -65,7 +65,7 @@ class _BatchedEngine:
         )
 
     async def start(self) -> None:
-        self._batcher.start()
+        await self._batcher.start()
 
     async def stop(self) -> None:
         await self._batcher.stop()

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from ..core.engine import Health
@@ -14,6 +15,9 @@ from ..core.errors import EngineError, Overloaded, ProcessUnusable
 from .failure_message import describe_error
 
 log = logging.getLogger(__name__)
+
+PROBE_TIMEOUT = 60.0
+"""Seconds within which a failed model must compute its probe before it is started again."""
 
 
 T = TypeVar("T")
@@ -71,14 +75,14 @@ class Batcher(Generic[T, R]):
         self._failure: str | None = None
         """Why no input can be computed any more; None while the model works."""
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Start the thread.
 
         Raises:
             ProcessUnusable: the model has failed, and cannot compute again.
         """
         self._stopping = False
-        if self._failure is not None and not self._check_model():
+        if self._failure is not None and not await self._check_in_time():
             raise ProcessUnusable(f"The engine does not recover in this process: {self._failure}")
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
@@ -155,20 +159,43 @@ class Batcher(Generic[T, R]):
             results = self._compute([input for _, input in batch])
         except BaseException:
             log.exception("a batch failed")
-            if len(batch) > 1 and self._check_model():
+            if self._check_model() and len(batch) > 1:
                 for item in batch:
                     if not item[0].is_finished:
                         self._compute_batch([item])
                 return
             for call in dict.fromkeys(call for call, _ in batch):
                 _complete_call(call, EngineError("The engine failed while computing a batch."))
-            self._check_model()
             return
         # A call's inputs are computed in order, so its results arrive in order.
         for (call, _), result in zip(batch, results, strict=True):
             call.results.append(result)
             if len(call.results) == len(call.inputs):
                 _complete_call(call, None)
+
+    async def _check_in_time(self) -> bool:
+        """Return whether the model computes the probe within `PROBE_TIMEOUT`. A device
+        that hangs keeps its thread.
+        """
+        loop = asyncio.get_running_loop()
+        checked: asyncio.Future[bool] = loop.create_future()
+
+        def finish(works: bool) -> None:
+            if not checked.done():
+                checked.set_result(works)
+
+        def check() -> None:
+            works = self._check_model()
+            # The loop may have ended meanwhile.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(finish, works)
+
+        threading.Thread(target=check, name=f"{self._name}-probe", daemon=True).start()
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT):
+                return await checked
+        except TimeoutError:
+            return False
 
     def _check_model(self) -> bool:
         """Return whether the model computes the probe; set `_failure` accordingly."""

@@ -90,7 +90,8 @@ class Server(uvicorn.Server):
         """Shut down for a new process, which continues on the same sockets: clients
         that connect meanwhile wait in the accept queue.
         """
-        self._is_being_replaced = not self.should_exit
+        # Called again by each failed restart during the drain.
+        self._is_being_replaced |= not self.should_exit
         self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature is uvicorn's

@@ -145,13 +145,14 @@ class SlotHistory(Struct, frozen=True):
     n_failures: consecutive failures of the engine, for the backoff.
     n_restarts: number of restarts of the engine, including the one by that process.
     weights: updates of the weights; None if they cannot be replaced.
-    adapters: names and paths of the adapters that were loaded.
+    adapters: names and paths of the adapters that were loaded; None if the model was
+        not.
     """
 
     n_failures: int
     n_restarts: int
     weights: WeightHistory | None
-    adapters: tuple[tuple[str, str], ...]
+    adapters: tuple[tuple[str, str], ...] | None
 
 
 class ModelState(StrEnum):
@@ -483,12 +484,14 @@ class ModelSlot:
         weights = self._weight_history
         if model is not None and isinstance(model.trainable, SucceedingTrainable):
             weights = model.trainable.history
-        adapters = () if model is None or model.adapters is None else model.adapters
+        adapters = None if model is None else model.adapters
         return SlotHistory(
             self._n_failures,
             self.n_restarts + self.needs_new_process,
             weights,
-            tuple((adapter.name, adapter.path) for adapter in adapters),
+            None
+            if adapters is None
+            else tuple((adapter.name, adapter.path) for adapter in adapters),
         )
 
     def succeed(self, history: SlotHistory) -> None:

@@ -281,7 +281,7 @@ def _order_merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
     # In alphabetical order the tokens that begin a token come before it, so that they
     # are found without trying each of its prefixes.
     beginnings: list[str] = []
-    for name in sorted(ordinary_ids):
+    for name in sorted(filter(None, ordinary_ids)):
         while beginnings and not name.startswith(beginnings[-1]):
             beginnings.pop()
         pairs = [

@@ -107,6 +107,7 @@ class CallObserver(Stage):
         line = self.line
         if isinstance(error, Exception):
             line.record_failure(error)
+            self._record_computed()
         elif line.status == CLIENT_CLOSED_REQUEST and line.error is None:
             # The initial status, so the call has neither finished nor failed.
             line.error = "cancelled"

@@ -20,7 +20,7 @@ async def running(
     compute: Callable[[list[int]], list[int]], **bounds: int
 ) -> AsyncGenerator[Batcher[int, int]]:
     batcher: Batcher[int, int] = Batcher(compute, lambda _: 1, **bounds)  # pyright: ignore[reportArgumentType]
-    batcher.start()
+    await batcher.start()
     yield batcher
     await batcher.stop()
 
@@ -150,8 +150,8 @@ async def test_batcher_dead_model_reports_failure_until_it_recovers() -> None:
             await batcher.run([1])
         await batcher.stop()
         with pytest.raises(ProcessUnusable, match="illegal memory access"):
-            batcher.start()
+            await batcher.start()
         is_dead = False
-        batcher.start()
+        await batcher.start()
         assert await batcher.run([1]) == [1]
         assert batcher.health().ready

@@ -195,12 +195,15 @@ def test_sorted_chunks_form_fewer_groups() -> None:
     assert len(PagedStep([chunks[index] for index in order], pool, device).groups) == 2
 
 
-@pytest.mark.parametrize(("max_tokens", "max_pairs", "num_keys"), [(64, 8192, 128), (900, 90, 511)])
+@pytest.mark.parametrize(
+    ("max_tokens", "max_pairs", "max_model_len", "num_keys"),
+    [(64, 8192, 512, 128), (900, 90, 512, 511), (64, 8192, 100, 99)],
+)
 def test_compute_largest_step_ends_longest_prompt(
-    max_tokens: int, max_pairs: int, num_keys: int
+    max_tokens: int, max_pairs: int, max_model_len: int, num_keys: int
 ) -> None:
     model, _ = build_paged_model(network("llama"))
-    assert compute_largest_step(model, max_tokens, max_pairs) == num_keys
+    assert compute_largest_step(model, max_tokens, max_pairs, max_model_len) == num_keys
 
 
 def test_build_paged_model_with_uncached_state_raises() -> None:

@@ -159,6 +159,20 @@ class BlockFiles:
         if self._writer:
             self._writer.submit(self._delete, hashes)
 
+    def forget(self, hashes: Iterable[bytes]) -> None:
+        """Delete these blocks, whose contents are invalid. Other blocks that are being
+        written are not kept either.
+        """
+        invalid = list(hashes)
+        for block_hash in invalid:
+            self._pending.pop(block_hash, None)
+        with self._lock:
+            for block_hash in invalid:
+                self._total -= self._sizes.pop(block_hash, 0)
+            self._generation += 1
+        if self._writer:
+            self._writer.submit(self._delete, invalid)
+
     def _write_file(self, block_hash: bytes, contents: bytes, generation: int) -> None:
         path = self._build_path(block_hash)
         temporary = path.with_name(f".{secrets.token_hex(8)}")

@@ -68,6 +68,10 @@ class BlockStore(Protocol):
         """Enqueue a block of the pool for storage after the step."""
         ...
 
+    def forget(self, hashes: abc.Iterable[bytes]) -> None:
+        """Delete these blocks, whose contents are invalid."""
+        ...
+
     def clear(self) -> None: ...
 
 
@@ -168,6 +172,8 @@ class Scheduler:
         find them in the prefix cache.
         """
         self._pool.forget(sequence.blocks)
+        if self._store:
+            self._store.forget(sequence.compute_block_hashes(sequence.num_tokens // BLOCK_SIZE))
         self.remove(sequence)
 
     def isolate(self, chunks: abc.Sequence[Chunk]) -> None:

@@ -90,7 +90,7 @@ class TinyEmbedder:
         return self._embedding_info
 
     async def start(self) -> None:
-        self._batcher.start()
+        await self._batcher.start()
 
     async def stop(self) -> None:
         await self._batcher.stop()

@@ -17,15 +17,17 @@ from .transformers_model import TransformersModel
 log = logging.getLogger(__name__)
 
 
-def compute_largest_step(model: TransformersModel, max_tokens: int, max_pairs: int) -> int:
+def compute_largest_step(
+    model: TransformersModel, max_tokens: int, max_pairs: int, max_model_len: int
+) -> int:
     """Compute the last chunk of a prompt that is as long as a step allows, and return the
     length of that prompt.
 
     max_tokens: maximum tokens of a step.
     max_pairs: maximum pairs of a query and a key of a step.
     """
-    num_tokens = min(max_tokens, model.max_positions - 1)
-    num_keys = max(min(max_pairs // num_tokens, model.max_positions - 1), num_tokens)
+    num_tokens = min(max_tokens, max_model_len - 1)
+    num_keys = max(min(max_pairs // num_tokens, max_model_len - 1), num_tokens)
     num_blocks = -(-num_keys // BLOCK_SIZE)
     request = TokenRequest(id="largest step", prompt=(0,) * num_keys, max_tokens=1)
     sequence = Sequence(
@@ -44,23 +46,31 @@ def compute_largest_step(model: TransformersModel, max_tokens: int, max_pairs: i
 
 
 def measure_largest_step(
-    model: TransformersModel, device: Device, max_tokens: int, max_pairs: int
+    model: TransformersModel,
+    device: Device,
+    max_tokens: int,
+    max_pairs: int,
+    max_model_len: int,
+    bytes_per_token: int,
 ) -> int:
     """Measure the bytes that the largest step takes on a CUDA device, beside weights and
     KV cache.
+
+    bytes_per_token: of the KV cache.
 
     Raises: EngineError if it takes more than is free.
     """
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     try:
-        num_keys = compute_largest_step(model, max_tokens, max_pairs)
+        num_keys = compute_largest_step(model, max_tokens, max_pairs, max_model_len)
     except torch.cuda.OutOfMemoryError as error:
         raise EngineError(
             f"a step of {max_tokens} tokens takes more memory than is free beside the weights: "
-            f"lower --max-num-batched-tokens"
+            f"lower --max-num-batched-tokens and --max-model-len"
         ) from error
-    peak: int = torch.cuda.max_memory_allocated(device) - before
+    # The runner allocates the KV cache of its one prompt when it computes.
+    peak: int = torch.cuda.max_memory_allocated(device) - before - num_keys * bytes_per_token
     log.info(
         "a step of %d tokens after %d others takes %d MiB",
         min(max_tokens, num_keys),

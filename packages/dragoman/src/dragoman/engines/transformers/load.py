@@ -111,6 +111,8 @@ def load(
             network.device,
             limits.max_num_batched_tokens or _MAX_BATCHED_TOKENS,
             _MAX_STEP_PAIRS,
+            min(limits.max_model_len or model.max_positions, model.max_positions),
+            bytes_per_token,
         )
         free_bytes: int = torch.cuda.mem_get_info(network.device)[0]
         kv_bytes = int(max(free_bytes - step_bytes, 0) * _KV_MEMORY_SHARE)

@@ -127,12 +127,12 @@ class ModelCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         ups = GaugeMetricFamily(
             "dragoman:engine_up",
-            "Processes in which the model's engine is ready.",
+            "1 while the model's engine is ready; with several workers, in every worker.",
             labels=("model_name",),
         )
         restarts = CounterMetricFamily(
             "dragoman:engine_restarts",
-            "Restarts of the model's engine after it failed.",
+            "Restarts of the model's engine after it failed, by this server's only process.",
             labels=("model_name",),
         )
         for slot in self._meters.slots:
