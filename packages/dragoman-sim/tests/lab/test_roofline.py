@@ -126,6 +126,16 @@ def test_linear_attention_layers_keep_no_keys(kinds: dict[str, Any]) -> None:
     assert shape.total_params == pytest.approx(79.7e9, rel=0.01)
 
 
+def test_linear_attention_context_costs_as_its_full_layers() -> None:
+    linear = read_model_shape(QWEN3_NEXT, "linear")
+    alone = {**QWEN3_NEXT, "num_hidden_layers": 12, "full_attention_interval": None}
+    costs = [
+        predict_latency(find_gpu("h100"), shape, Parallelism()).per_context_token
+        for shape in (linear, read_model_shape(alone, "full"))
+    ]
+    assert costs[0] == pytest.approx(costs[1])
+
+
 def test_sliding_window_layers_need_no_share_of_context() -> None:
     gemma = load_model_shape("google/gemma-3-27b-it")
     assert gemma.full_attention == pytest.approx(10 / 62)
@@ -185,6 +195,12 @@ def test_predict_profile_oversized_model_states_memory() -> None:
         ).engine.num_gpu_blocks
         > 10_000
     )
+
+
+def test_predict_profile_without_cached_layer_raises_error() -> None:
+    config = {**QWEN3_NEXT, "layer_types": ["linear_attention"] * 48}
+    with pytest.raises(ProfileError, match="has no layer with attention"):
+        predict_profile(find_gpu("h200"), read_model_shape(config, "linear"), name="linear")
 
 
 def test_predict_profile_invalid_parallelism_rejected() -> None:
@@ -366,6 +382,16 @@ def test_model_shape_unknown_format_uses_dtype_argument() -> None:
 )
 def test_find_gpu_accepts_common_spellings(spelling: str, name: str) -> None:
     assert find_gpu(spelling) == load_gpus()[name]
+
+
+def test_gpu_file_without_16_bit_operations_names_field(tmp_path: Path) -> None:
+    file = tmp_path / "gpu.yaml"
+    file.write_text(
+        "{name: x, memory: 1e10, memory_bandwidth: 1e12, flops: {fp8: 1e14}, "
+        "link_bandwidth: 1e10, link_latency: 1e-5}"
+    )
+    with pytest.raises(ProfileError, match="flops: bf16"):
+        find_gpu(str(file))
 
 
 def test_unknown_gpu_or_model_error_suggests_name(tmp_path: Path) -> None:

@@ -104,8 +104,9 @@ class WorkerPool:
             place = self._places.enter(owner)
             task = asyncio.create_task(self._run(call, place))
             shared = self._running[call] = _Shared(task, owner, place)
-        else:
-            # Its first owner may have a long queue.
+        elif not shared.task.done():
+            # Its first owner may have a long queue. A place that was left must not be
+            # taken again: nobody would leave it.
             shared.place.join(owner)
         shared.waiting += 1
         try:

@@ -24,6 +24,7 @@ from .configured_models import DEFAULT_SLOTS, add_queues, build_planned, build_p
 from .front_end import FrontEnd
 from .hub_models import download_prepared, prepare_model
 from .loaded_model_log import HasKvCapacity
+from .model_check import check_plan
 from .model_plan import ModelPlan, plan_model
 
 
@@ -64,6 +65,7 @@ def load_hosted_model(settings: Settings, clock: Clock) -> tuple[HostedEngine, H
     DragomanError.
     """
     plan = plan_model(settings.model, settings.revision)
+    check_plan(plan)
     if plan.reference is not None:
         prepared = prepare_model(settings, plan.reference, plan.engine or None)
         settings = prepared.settings

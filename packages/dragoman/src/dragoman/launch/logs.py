@@ -107,5 +107,8 @@ def build_telemetry(settings: Settings, environment: Mapping[str, str]) -> Telem
             "otlp-endpoint: OpenTelemetry needs `pip install 'dragoman[otel]'`; OTEL_SDK_DISABLED="
             "true starts without it."
         ) from error
-    export = OtlpExport(receivers, VERSION, settings.trace_sample_ratio)
+    try:
+        export = OtlpExport(receivers, VERSION, settings.trace_sample_ratio)
+    except ValueError as error:
+        raise SettingsError(f"OpenTelemetry: a variable OTEL_* is invalid: {error}") from error
     return Telemetry(export.tracer, GenAiMetrics(export.histograms), export.close)

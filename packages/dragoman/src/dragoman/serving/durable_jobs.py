@@ -187,6 +187,17 @@ class JobRunner:
             delay = min(2 * delay, MAX_RETRY_DELAY)
         await job.store_result(task, response)
 
+    async def _list_unclaimed(self, running: Counter[str]) -> tuple[Record, ...]:
+        """List unclaimed records, further ones while the owners of all run enough jobs."""
+        limit = CLAIMABLE
+        while True:
+            records = await self._store.list_abandoned(self._kind, limit)
+            if len(records) < limit or any(
+                running[record.key.owner] < JOBS_PER_OWNER for record in records
+            ):
+                return records
+            limit *= 2
+
     async def _claim_records(self, running: Counter[str]) -> list[Record]:
         """Claim as many unclaimed records as their owners may run.
 
@@ -196,7 +207,7 @@ class JobRunner:
         if running.total() >= self._max_jobs:
             return claimed
         try:
-            for record in await self._store.list_abandoned(self._kind, CLAIMABLE):
+            for record in await self._list_unclaimed(running):
                 counts = running + Counter(record.key.owner for record in claimed)
                 if counts.total() >= self._max_jobs:
                     break

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import struct
+import time
 from pathlib import Path
 
 from msgspec import Struct
@@ -22,6 +23,8 @@ _FRAME = struct.Struct(">6I")
 _MAGIC = 0x377F0682
 """Its lowest bit says whether checksums are of big-endian words."""
 _MASK = 0xFFFFFFFF
+_WAIT = 1.0
+"""Seconds for which another process may sync a commit."""
 
 
 class WalContent(Struct, frozen=True):
@@ -76,13 +79,21 @@ def find_dropped_frames(path: Path, before: WalContent, connection: sqlite3.Conn
 
     before: the content before the connection was opened.
     """
-    found: int = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
-    now = read_wal(path)
-    # Another process has removed the file or begun a new generation meanwhile, so it has
-    # read the former one.
-    if now is None or now.salts != before.salts:
-        return 0
-    return max(0, before.committed - max(found, 0))
+    deadline = time.monotonic() + _WAIT
+    while True:
+        busy, found, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        now = read_wal(path)
+        # Another process has removed the file or begun a new generation meanwhile, so it
+        # has read the former one.
+        if now is None or now.salts != before.salts:
+            return 0
+        dropped = before.committed - max(found, 0)
+        if not busy and dropped <= 0:
+            return 0
+        # Another process may be checkpointing, or syncing a commit that `before` has.
+        if time.monotonic() >= deadline:
+            return 0 if busy else dropped
+        time.sleep(0.01)
 
 
 def _compute_checksum(data: bytes, magic: int) -> tuple[int, int]:

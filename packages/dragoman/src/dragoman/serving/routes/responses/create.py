@@ -67,6 +67,7 @@ def build_routes(
         response(Compaction),
         bodies=(RESPONSE_REQUEST,),
         generates=True,
+        cost=RequestCost.CALL,
     )
     routes.add(
         "POST",

@@ -35,7 +35,9 @@ from ...error_envelope import RESPONSES
 from ...generation_handler import find_header_timeout
 from ...generation_responder import GenerationResponder, RenderedWarnings
 from ...http_request import HttpRequest, build_http_request
+from ...request_limits import limit_request
 from ...responder import RawHeaders, wrap_unexpected_error
+from ...route import RequestCost
 from ...service import Service, restrict_service
 from .conversation_locks import ConversationLocks
 from .history import ResponseHistory
@@ -245,13 +247,16 @@ class WebSocketSession:
                     f"The frame is larger than the limit of {service.options.max_body_bytes} bytes."
                 )
             options = build_reader_options(self._http)
-            client_frame = await run_in_thread_if_large(
-                lambda frame: read_frame(frame, options, now=lambda: int(service.clock.now())), data
-            )
-            if client_frame is None:
-                return
-            previous = client_frame.call.previous_response_id
-            turn = await self._open_turn(client_frame)
+            self._http.record.call = None
+            async with limit_request(self._http, RequestCost.CALL):
+                client_frame = await run_in_thread_if_large(
+                    lambda frame: read_frame(frame, options, now=lambda: int(service.clock.now())),
+                    data,
+                )
+                if client_frame is None:
+                    return
+                previous = client_frame.call.previous_response_id
+                turn = await self._open_turn(client_frame)
             http = self._http
             response_start = http.build_response_start(
                 [], find_header_timeout(http.service, turn.admitted)
