@@ -125,6 +125,21 @@ async def test_worker_pool_serves_owners_in_turn() -> None:
     pool.close()
 
 
+async def test_worker_pool_equal_call_at_end_takes_no_place() -> None:
+    limits = WorkerLimits(processes=1)
+    pool = WorkerPool(MODULE, limits, lambda: b"")
+    calls: list[asyncio.Task[bytes]] = []
+    first = asyncio.create_task(pool.run(b"one", owner="a"))
+    # One of them begins in the turn of the loop in which the run has ended.
+    while not first.done():
+        calls.append(asyncio.create_task(pool.run(b"one", owner="b")))
+        await asyncio.sleep(0)
+    assert set(await asyncio.gather(first, *calls)) == {b"one"}
+    async with asyncio.timeout(60):
+        assert await pool.run(b"two", owner="c") == b"two"
+    pool.close()
+
+
 @pytest.mark.parametrize(("owner", "n_accepted"), [("", 16), ("b", 8)])
 async def test_worker_pool_queue_leaves_space_for_others(owner: str, n_accepted: int) -> None:
     pool = WorkerPool(MODULE, WorkerLimits(seconds=600.0, processes=1, queued=15))

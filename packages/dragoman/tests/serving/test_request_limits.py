@@ -92,6 +92,15 @@ async def test_request_without_call_gives_back_its_slot(body: dict[str, Any]):
         assert (await server.post("a")).status_code == 200
 
 
+async def test_compaction_needs_one_slot_and_one_request():
+    limits = tenant("a", concurrent_requests=1, requests_per_minute=9)
+    async with serving({"a": limits}) as server:
+        body = {"model": "m", "input": "Hello"}
+        answer = await server.post("a", "/v1/responses/compact", body)
+        assert answer.status_code == 200, answer.text
+        assert await count_requests(server, 9) == 1
+
+
 async def test_reads_leave_requests_to_calls():
     async with serving({"a": tenant("a", requests_per_minute=1)}) as server:
         while await send(server, "/v1/models", "GET") == 200:

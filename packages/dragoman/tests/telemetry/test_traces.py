@@ -396,3 +396,15 @@ def test_telemetry_without_sdk_names_extra(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(SettingsError, match=r"pip install 'dragoman\[otel\]'"):
         build_telemetry(Settings(otlp_endpoint="http://127.0.0.1:9"), {})
     assert build_telemetry(Settings(), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("OTEL_BSP_MAX_QUEUE_SIZE", "0"), ("OTEL_METRIC_EXPORT_INTERVAL", "-5")],
+)
+def test_invalid_variable_of_sdk_is_settings_error(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match="OTEL_"):
+        build_telemetry(Settings(otlp_endpoint="http://127.0.0.1:9"), {})

@@ -49,6 +49,19 @@ def test_block_files_after_restart_give_bit_identical_answer(
     assert second.answer == first.answer == run_alone(small_model, ASK).answer
 
 
+def test_block_files_forget_written_and_waiting_blocks(tmp_path: Path) -> None:
+    hashes = [bytes([number]) * 16 for number in range(3)]
+    with files(tmp_path) as store:
+        for number, block_hash in enumerate(hashes):
+            store.enqueue(block_hash, number)
+        store.offload({hashes[0]: 0}.get, lambda _: b"contents", 1)
+        # The first may be in the writer's hands, the others wait.
+        store.forget(hashes[:2])
+        assert not store.contains(hashes[0])
+        assert not store.offload(dict(zip(hashes, range(3), strict=True)).get, lambda _: b"x", 9)
+    assert names(tmp_path) == [f"{hashes[2].hex()}.kv"]
+
+
 def test_block_files_include_generated_tokens_for_next_turn(
     small_model: Llama, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from tests.serving.test_tenancy import tenant
 
 from dragoman import BaseEngine
 from dragoman.core.capabilities import Capabilities
+from dragoman.core.errors import EngineError
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
@@ -402,7 +403,8 @@ def test_charge_covers_text_of_any_stream_left_anywhere(events: list[Event], lef
 
 
 class QueueingEngine(BaseEngine):
-    """An engine that answers its first request and keeps all others queued.
+    """An engine that answers its first request and keeps all others queued, until they
+    fail.
 
     expected: number of requests after which `has_all` is set.
     """
@@ -414,6 +416,7 @@ class QueueingEngine(BaseEngine):
         self._missing = expected
         self._is_first = True
         self.has_all = asyncio.Event()
+        self.fails = asyncio.Event()
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
         del request
@@ -423,15 +426,17 @@ class QueueingEngine(BaseEngine):
         if not self._missing:
             self.has_all.set()
         if not is_first:
-            await asyncio.get_running_loop().create_future()
+            await self.fails.wait()
+            raise EngineError("The engine failed.")
         yield Started(None)
         yield TextDelta(0, "x" * 400)
         yield ChoiceFinished(0, FinishReason.STOP)
         yield Finished(Usage())
 
 
+@pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize(("prompts", "choices"), [(2, 1), (1, 2), (2, 2)])
-async def test_call_left_while_part_queued_is_charged(prompts: int, choices: int):
+async def test_call_ended_while_part_queued_is_charged(prompts: int, choices: int, fails: bool):
     engine = QueueingEngine(prompts * choices)
     model = ServedModel("m", EventBackend(engine), 4096, 1_700_000_000)
     request = GenerateRequest("m", prompt="x" * 400, choices=choices)
@@ -445,8 +450,12 @@ async def test_call_left_while_part_queued_is_charged(prompts: int, choices: int
     waiting = asyncio.create_task(anext(run.batches))
     await engine.has_all.wait()
     assert not waiting.done()
-    waiting.cancel()
+    if fails:
+        engine.fails.set()
+    else:
+        waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    assert (line.error, line.prompt_tokens, line.output_tokens) == ("cancelled", 100, 100)
+    assert (line.prompt_tokens, line.output_tokens) == (100, 100)
+    assert (line.error == "cancelled") is not fails
     ((_, (stats,)),) = meters
     assert (stats.prompt_tokens, stats.generation_tokens) == (100, 100)
