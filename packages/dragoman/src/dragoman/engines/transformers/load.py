@@ -204,12 +204,16 @@ def build_paged_model(
         prompts = build_trial_prompts(model.vocab, model.max_positions)
         limits, expected = _compute_references(network, prompts)
     except Exception as error:  # the library's code may raise any exception
-        reason = (
-            error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
-        )
-        first_line = reason.strip().partition("\n")[0]
+        if isinstance(error, EngineError):
+            reason = error.message.strip().partition("\n")[0]
+        else:
+            first_line = str(error).strip().partition("\n")[0]
+            reason = (
+                f"the library does not compute its trial prompts "
+                f"({type(error).__name__}: {first_line})"
+            )
         raise _explain(
-            network, model, EngineError(f"{kind} cannot be batched: {first_line}")
+            network, model, EngineError(f"{kind} cannot be batched: {reason}")
         ) from error
     register()
     errors: list[EngineError] = []
