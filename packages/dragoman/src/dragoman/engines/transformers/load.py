@@ -24,6 +24,7 @@ from ..batching import (
 from ..batching.engine_config import DEFAULT_MAX_NUM_SEQS
 from ..batching.limit_reduction import Limits, compute_reducible
 from ..batching.paging_self_check import build_trial_prompts, check_paging, find_reason
+from ..failure_message import describe_error
 from ..hardware import MAX_TORCH_KV_BYTES, compute_kv_budget, count_usable_cores
 from .backend import Network, torch
 from .device_sampler_check import can_sample_on_device
@@ -204,14 +205,10 @@ def build_paged_model(
         prompts = build_trial_prompts(model.vocab, model.max_positions)
         limits, expected = _compute_references(network, prompts)
     except Exception as error:  # the library's code may raise any exception
-        if isinstance(error, EngineError):
-            reason = error.message.strip().partition("\n")[0]
-        else:
-            first_line = str(error).strip().partition("\n")[0]
-            reason = (
-                f"the library does not compute its trial prompts "
-                f"({type(error).__name__}: {first_line})"
-            )
+        reason = describe_error(error)
+        if not isinstance(error, EngineError):
+            name = type(error).__name__
+            reason = f"the library does not compute its trial prompts ({name}: {reason})"
         raise _explain(
             network, model, EngineError(f"{kind} cannot be batched: {reason}")
         ) from error
@@ -246,7 +243,7 @@ def _pack_linears(
         log.info(
             "%s computes with plain linear layers: %s",
             type(network).__name__,
-            str(error).partition("\n")[0],
+            describe_error(error),
         )
         model.linears.unpack()
         return _check_attention(model, network, name, expected)
