@@ -7,11 +7,11 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Generic, TypeVar
 
 from ..core.engine import Health
 from ..core.errors import EngineError, Overloaded, ProcessUnusable
+from ..isolation.daemon_thread import run_in_daemon_thread
 from .failure_message import describe_error
 
 log = logging.getLogger(__name__)
@@ -177,23 +177,9 @@ class Batcher(Generic[T, R]):
         """Return whether the model computes the probe within `PROBE_TIMEOUT`. A device
         that hangs keeps its thread.
         """
-        loop = asyncio.get_running_loop()
-        checked: asyncio.Future[bool] = loop.create_future()
-
-        def finish(works: bool) -> None:
-            if not checked.done():
-                checked.set_result(works)
-
-        def check() -> None:
-            works = self._check_model()
-            # The loop may have ended meanwhile.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(finish, works)
-
-        threading.Thread(target=check, name=f"{self._name}-probe", daemon=True).start()
         try:
             async with asyncio.timeout(PROBE_TIMEOUT):
-                return await checked
+                return await run_in_daemon_thread(self._check_model)
         except TimeoutError:
             return False
 

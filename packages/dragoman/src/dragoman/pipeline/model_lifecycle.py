@@ -24,6 +24,7 @@ from ..core.engine import Engine
 from ..core.errors import DragomanError, EngineError, Overloaded, ProcessUnusable
 from ..core.token_engine import TokenEngine
 from ..core.weight_updates import SucceedingTrainable, WeightHistory
+from ..isolation.daemon_thread import run_in_daemon_thread
 from .engine_backends import (
     EmbedderBackend,
     EventBackend,
@@ -31,7 +32,6 @@ from .engine_backends import (
     TextEncoderBackend,
     TokenBackend,
 )
-from .engine_calls import run_in_daemon_thread
 from .lora_adapters import Adapter
 from .served_model import ModelDetails, ServedModel
 
