@@ -279,6 +279,20 @@ async def test_removed_store_file_fails_reads_and_writes(
     await store.close()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not remove open files")
+async def test_checks_during_removal_never_call_open_store_closed(tmp_path: Path):
+    for attempt in range(20):
+        path = tmp_path / f"{attempt}.db"
+        store = await open_store(path)
+        checks = [asyncio.create_task(store.check_health()) for _ in range(40)]
+        for _ in range(attempt):
+            await asyncio.sleep(0)
+        path.unlink()
+        faults = {health.fault for health in await asyncio.gather(*checks)}
+        assert faults <= {None, "its file was removed or replaced"}
+        await store.close()
+
+
 async def test_clock_set_forward_deletes_nothing_for_an_hour(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):

@@ -42,6 +42,7 @@ _MAX_FREED_PAGES = 1024
 """Maximum free pages that one `clean` returns to the file system, which bounds the time
 that writes wait for it.
 """
+_FILE_GONE = "its file was removed or replaced"
 
 
 class SqliteStore(SqlStore):
@@ -71,7 +72,7 @@ class SqliteStore(SqlStore):
         self._busy_timeout = busy_timeout
         self._run = "run_" + secrets.token_hex(16)
         self._identities: dict[Path, tuple[int, int] | None] = {}
-        self._fault: str | None = None
+        self._reported_missing = False
         self._warning: str | None = None
         self._writer: GroupWriter | None = None
         self._reader_pool: ThreadPoolExecutor | None = None
@@ -82,10 +83,10 @@ class SqliteStore(SqlStore):
 
     async def check_health(self) -> StoreHealth:
         try:
-            await self._run_in_thread(self._check_files)
+            missing = await self._run_in_thread(self._find_missing_file)
         except StoreUnavailable:
-            return StoreHealth(self._fault or "it is closed", self._warning)
-        return StoreHealth(None, self._warning)
+            return StoreHealth("it is closed", self._warning)
+        return StoreHealth(_FILE_GONE if missing else None, self._warning)
 
     async def open(self) -> None:
         """Create or migrate the file.
@@ -245,26 +246,33 @@ class SqliteStore(SqlStore):
         self._run_lock.note_acknowledged(_read_last_position(connection))
 
     def _check_files(self) -> None:
-        """Check that the store is still at its path: SQLite would go on with the files
-        that it has open, which are lost when the process ends.
+        """Check that the store is still at its path.
 
         Raises:
             StoreUnavailable: a file was removed or replaced.
         """
+        if self._find_missing_file() is not None:
+            raise StoreUnavailable(f"The store is unavailable: {_FILE_GONE}.")
+
+    def _find_missing_file(self) -> Path | None:
+        """Return a file of the store that was removed or replaced: SQLite would go on with
+        the files that it has open, which are lost when the process ends.
+
+        Called by the writer's and the readers' threads at once, so that each answers with
+        what it has seen itself.
+        """
         missing = (
             path for path, identity in self._identities.items() if _identify(path) != identity
         )
-        if (path := next(missing, None)) is None:
-            self._fault = None
-            return
-        if self._fault is None:
+        path = next(missing, None)
+        if path is not None and not self._reported_missing:
             log.error(
                 "the store failed: %s was removed or replaced while the server runs; restart "
                 "it to use the file that is there now",
                 path,
             )
-        self._fault = "its file was removed or replaced"
-        raise StoreUnavailable(f"The store is unavailable: {self._fault}.")
+        self._reported_missing = path is not None
+        return path
 
     def _report_dropped_frames(self, wal: WalContent, n_frames: int) -> None:
         if n_frames:
