@@ -92,6 +92,7 @@ def dragoman(tokens: int, tick: float) -> App:
     from dragoman.pipeline.detokenizer import Vocabulary
     from dragoman.pipeline.engine_backends import TokenBackend
     from dragoman.pipeline.model_registry import Models
+    from dragoman.pipeline.output_formats import OutputFormats
     from dragoman.pipeline.served_model import ServedModel
     from dragoman.prompts.hf_tokenizer import load_tokenizer
     from dragoman.prompts.render import Renderer
@@ -150,8 +151,10 @@ def dragoman(tokens: int, tick: float) -> App:
         backend,
         4096,
         0,
-        reasoning=registry.find_reasoning_format(reasoning or "none"),
-        tools=registry.find_tool_format(tools or "none"),
+        formats=OutputFormats(
+            registry.find_reasoning_format(reasoning or "none"),
+            registry.find_tool_format(tools or "none"),
+        ),
     )
     return build_asgi_app(Models([model]), options=ServingOptions(allowed_hosts=("*",)))  # pyright: ignore[reportReturnType]
 

@@ -615,7 +615,7 @@ MUTANTS = (
     Mutant(
         "a rejection waits behind requests with paced starts (ours: p99 of 88 ms)",
         "packages/dragoman/src/dragoman/serving/call_admission.py",
-        "        model.queue.check_capacity(terms.queue_share)\n",
+        "        model.queues.generation.check_capacity(terms.queue_share)\n",
         "        if (turn := context.service.generation.start_limiter.acquire()):\n"
         "            await turn\n",
         ("packages/dragoman/tests/hardening/test_overload.py",),

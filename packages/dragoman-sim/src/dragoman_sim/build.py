@@ -9,12 +9,12 @@ from uuid import uuid4
 
 import msgspec
 
-from dragoman.core.request import Sampling
+from dragoman.core.engine_interfaces import EngineInterfaces
 from dragoman.core.strict_yaml import load_yaml
 from dragoman.engines.bundled_model import find_bundled_model
 from dragoman.engines.script import load_script
 from dragoman.launch.hub_models import fetch_tokenizer
-from dragoman.launch.model_builder import build_token_backend
+from dragoman.launch.model_builder import build_defaults, build_token_backend
 from dragoman.launch.model_metadata import (
     find_eos_ids,
     load_chat_template,
@@ -22,7 +22,7 @@ from dragoman.launch.model_metadata import (
     resolve_served_names,
 )
 from dragoman.pipeline.lora_adapters import Adapters, read_adapter
-from dragoman.pipeline.served_model import ServedModel
+from dragoman.pipeline.served_model import ModelDetails, ServedModel
 from dragoman.prompts.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.prompts.template_loader import load_template
 from dragoman.prompts.tokenizer_info import load_tokenizer_info
@@ -80,7 +80,7 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
     tokenizer, eos = _load_tokenizer(path)
     directory = path if path.is_dir() else path.parent
     template = load_chat_template(settings, directory) or load_template(find_bundled_model())
-    reasoning, tools = resolve_formats(settings, directory, template, tokenizer)
+    formats = resolve_formats(settings, directory, template, tokenizer)
     recorded_replies = None
     if simulator.sim_dataset is not None:
         with Path(simulator.sim_dataset).open("rb") as lines:
@@ -95,8 +95,8 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
             reasoning=simulator.sim_reasoning,
             directives=settings.directives,
         ),
-        reasoning=reasoning,
-        tools=tools,
+        reasoning=formats.reasoning,
+        tools=formats.tools,
         script=None if simulator.sim_replies is None else load_script(Path(simulator.sim_replies)),
         replies=recorded_replies,
     )
@@ -110,7 +110,7 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
         )
         vision = SimulatedVision(simulator.sim_image_tokens, token)
     backend = build_token_backend(
-        settings, engine, tokenizer, template, eos, embedder=embedder, cache=engine, vision=vision
+        settings, engine, tokenizer, template, eos, embedder=embedder, vision=vision
     )
     served_name, aliases = resolve_served_names(settings, profile.name)
     return ServedModel(
@@ -120,17 +120,18 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
         int(clock.now()),
         aliases,
         # Clients and routers recognize vLLM by this field.
-        owned_by="vllm",
-        sampling=settings.override_generation_config.merge_into(Sampling()),
-        max_new_tokens=settings.override_generation_config.max_new_tokens,
-        stats_source=engine,
-        control=engine,
-        scriptable=engine,
-        simulation=engine,
-        adapters=Adapters(tuple(read_adapter(text) for text in settings.lora_modules)),
-        reasoning=reasoning,
-        tools=tools,
+        details=ModelDetails(owned_by="vllm"),
+        defaults=build_defaults(settings),
+        formats=formats,
         tokenizer_info=load_tokenizer_info(directory, template),
+        interfaces=EngineInterfaces(
+            control=engine,
+            scriptable=engine,
+            simulation=engine,
+            stats_source=engine,
+            cache=engine,
+        ),
+        adapters=Adapters(tuple(read_adapter(text) for text in settings.lora_modules)),
     )
 
 

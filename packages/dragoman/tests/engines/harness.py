@@ -235,6 +235,10 @@ class AllowedTokensMatcher:
     def finished(self) -> bool:
         return self._place == len(self._steps)
 
+    @property
+    def was_closed(self) -> bool:
+        return False
+
 
 def _has_reached(stream: Outputs, tokens: int | None) -> bool:
     return stream.end is not None or (tokens is not None and len(stream.tokens) >= tokens)

@@ -26,6 +26,7 @@ from tests.serving.responses.harness import lifespan
 from dragoman import BaseTokenEngine
 from dragoman.core.capabilities import Capabilities
 from dragoman.core.engine import Health
+from dragoman.core.engine_interfaces import EngineInterfaces
 from dragoman.core.errors import EngineError, Overloaded, RequestError
 from dragoman.core.events import (
     ChoiceFinished,
@@ -332,14 +333,12 @@ def models_that_fail() -> tuple[Models, Failing]:
     (place,) = build_models(Settings(model="tiny"), SystemClock()).slots
     assert place.model is not None
     assert isinstance(place.model.backend, TokenBackend)
-    backend = replace(place.model.backend, engine=FailingTokens(), embedder=None, cache=None)
+    backend = replace(place.model.backend, engine=FailingTokens(), embedder=None)
     tokens = replace(
         place.model,
         name="t",
         backend=backend,
-        control=None,
-        trainable=None,
-        stats_source=None,
+        interfaces=EngineInterfaces(),
         aliases=(),
     )
     engine = Failing()

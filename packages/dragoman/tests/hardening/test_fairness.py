@@ -34,7 +34,7 @@ from dragoman.launch import build_models
 from dragoman.pipeline.engine_backends import EmbedderBackend, EventBackend, TokenBackend
 from dragoman.pipeline.model_registry import Models
 from dragoman.pipeline.request_queue import RequestQueue
-from dragoman.pipeline.served_model import ServedModel
+from dragoman.pipeline.served_model import RequestQueues, ServedModel
 from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
@@ -135,17 +135,17 @@ async def serving(kind: str, keys: tuple[str, ...] = (GREEDY, MODEST)) -> AsyncG
     match kind:
         case "tokens":
             engine = SteppedTokens()
-            model = replace(tiny, backend=replace(tiny.backend, engine=engine), queue=queue)
+            backend = replace(tiny.backend, engine=engine)
+            model = replace(tiny, backend=backend, queues=RequestQueues(queue))
         case "events":
             engine = SteppedEvents()
             queue = RequestQueue(WAITING, slots=SLOTS, limits_concurrency=True)
-            model = ServedModel("e", EventBackend(engine), 4096, 0, queue=queue)
+            model = ServedModel("e", EventBackend(engine), 4096, 0, queues=RequestQueues(queue))
         case _:
             engine = SteppedEmbedder()
             path = "/v1/embeddings"
-            model = ServedModel(
-                "e", EmbedderBackend(engine, tiny.backend.tokenizer), 64, 0, encoding_queue=queue
-            )
+            backend = EmbedderBackend(engine, tiny.backend.tokenizer)
+            model = ServedModel("e", backend, 64, 0, queues=RequestQueues(encoding=queue))
     app = build_asgi_app(Models([model]), options=ServingOptions(api_key=keys))
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(app), base_url="http://localhost"

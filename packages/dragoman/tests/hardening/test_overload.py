@@ -22,6 +22,7 @@ from dragoman.launch import build_models
 from dragoman.pipeline.engine_backends import TokenBackend
 from dragoman.pipeline.model_registry import Models
 from dragoman.pipeline.request_queue import RequestQueue
+from dragoman.pipeline.served_model import RequestQueues
 from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
@@ -97,7 +98,8 @@ async def overloaded_server(
     assert isinstance(tiny.backend, TokenBackend)
     engine = ManualEngine(requests, tiny.capabilities)
     queue = RequestQueue(max_tokens=tokens)
-    models = Models([replace(tiny, backend=replace(tiny.backend, engine=engine), queue=queue)])
+    backend = replace(tiny.backend, engine=engine)
+    models = Models([replace(tiny, backend=backend, queues=RequestQueues(queue))])
     transport = httpx2.ASGITransport(build_asgi_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield OverloadedServer(engine, queue, client)

@@ -44,7 +44,7 @@ def directory(tmp_path: Path) -> Path:
 def test_embedded_model_is_served_by_default() -> None:
     (model,) = build_models(Settings(), SystemClock())
     assert (model.name, model.max_model_len) == ("tiny", 32768)
-    assert isinstance(model.tools, DelimitedCallFormat)
+    assert isinstance(model.formats.tools, DelimitedCallFormat)
 
 
 def test_model_directory_is_served_under_directory_name(directory: Path) -> None:
@@ -56,8 +56,8 @@ def test_model_response_template_is_used(directory: Path) -> None:
     file = directory / "tokenizer_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "response_template": TEMPLATE}))
     (model,) = build_models(Settings(model=f"tiny:{directory}"), SystemClock())
-    assert isinstance(model.tools, ResponseTemplateFormat)
-    assert model.reasoning is model.tools
+    assert isinstance(model.formats.tools, ResponseTemplateFormat)
+    assert model.formats.reasoning is model.formats.tools
 
 
 def test_configured_parser_overrides_response_template(directory: Path) -> None:
@@ -65,7 +65,7 @@ def test_configured_parser_overrides_response_template(directory: Path) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), "response_template": TEMPLATE}))
     settings = Settings(model=f"tiny:{directory}", tool_call_parser="hermes")
     (model,) = build_models(settings, SystemClock())
-    assert isinstance(model.tools, DelimitedCallFormat)
+    assert isinstance(model.formats.tools, DelimitedCallFormat)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.reasoning_families import REASONING_FAMILIES
 from dragoman.pipeline.detokenizer import Vocabulary
 from dragoman.pipeline.engine_backends import TokenBackend
+from dragoman.pipeline.output_formats import OutputFormats
 from dragoman.pipeline.served_model import ServedModel
 from dragoman.prompts.hf_tokenizer import HfTokenizer
 from dragoman.serving.clock import SystemClock
@@ -73,12 +74,15 @@ def find_controls(model: ServedModel, texts: list[str]) -> frozenset[int]:
 def test_tool_format_control_tokens_reach_parser(knowing: ServedModel, name: str):
     format = registry.find_tool_format(name)
     assert format is not None
-    found = replace(knowing, tools=format, reasoning=None)
-    assert find_controls(knowing, [case.raw for case in CALLS[name]]) <= found.marker_ids
+    found = replace(knowing, formats=OutputFormats(tools=format))
+    controls = find_controls(knowing, [case.raw for case in CALLS[name]])
+    assert controls <= found.parser_tokens.markers
 
 
 @pytest.mark.parametrize("name", THOUGHTS)
 def test_reasoning_format_control_tokens_reach_parser(knowing: ServedModel, name: str):
     format: ReasoningFormat | None = registry.find_reasoning_format(name)
-    found = replace(knowing, tools=None, reasoning=format)
-    assert find_controls(knowing, [case.raw for case in THOUGHTS[name]]) <= found.marker_ids
+    found = replace(knowing, formats=OutputFormats(reasoning=format))
+    assert (
+        find_controls(knowing, [case.raw for case in THOUGHTS[name]]) <= found.parser_tokens.markers
+    )

@@ -44,6 +44,7 @@ from dragoman.parsers import registry
 from dragoman.pipeline.detokenizer import Vocabulary
 from dragoman.pipeline.engine_backends import TokenBackend
 from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.output_formats import OutputFormats
 from dragoman.pipeline.served_model import ServedModel
 from dragoman.prompts.render import Renderer
 from dragoman.prompts.template_loader import load_template
@@ -101,7 +102,7 @@ def build_app(engine: SteppedEngine, *, with_metrics: bool = False) -> ASGIApp:
     added = TOKENIZER.special_tokens.keys()
     reasoning = registry.find_reasoning_format("qwen3", added)
     tools = registry.find_tool_format("hermes", added)
-    model = ServedModel("m", backend, 4096, 1_700_000_000, reasoning=reasoning, tools=tools)
+    model = ServedModel("m", backend, 4096, 1_700_000_000, formats=OutputFormats(reasoning, tools))
     options = ServingOptions(profile=Profile.VLLM, enable_per_request_metrics=with_metrics)
     return build_asgi_app(
         Models([model]),

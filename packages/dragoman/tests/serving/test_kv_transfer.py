@@ -19,6 +19,7 @@ from dragoman.parsers import registry
 from dragoman.pipeline.detokenizer import Vocabulary
 from dragoman.pipeline.engine_backends import TokenBackend
 from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.output_formats import OutputFormats
 from dragoman.pipeline.served_model import ServedModel
 from dragoman.prompts.render import Renderer
 from dragoman.prompts.template_loader import load_template
@@ -77,7 +78,7 @@ def app(*parameters: str, strict: bool = False) -> Any:
     added = tokenizer.special_tokens.keys()
     reasoning = registry.find_reasoning_format("qwen3", added)
     tools = registry.find_tool_format("hermes", added)
-    model = ServedModel("m", backend, 4096, 1_700_000_000, reasoning=reasoning, tools=tools)
+    model = ServedModel("m", backend, 4096, 1_700_000_000, formats=OutputFormats(reasoning, tools))
     options = ServingOptions(strict=strict)
     return build_asgi_app(Models([model]), options=options, clock=FixedClock(), ids=SequentialIds())
 

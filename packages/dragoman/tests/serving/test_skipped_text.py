@@ -10,6 +10,7 @@ from dragoman.engines.scripted import Say, Script, ScriptedEngine
 from dragoman.parsers import registry
 from dragoman.pipeline.engine_backends import EventBackend
 from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.output_formats import OutputFormats
 from dragoman.pipeline.served_model import ServedModel
 from dragoman.serving.app import build_asgi_app
 
@@ -31,8 +32,9 @@ WARNING = "tools: text between the arguments of a call of 'read' is skipped: '</
 def build_parsing_server(text: str) -> ServerHarness:
     tokenizer = load_tiny_tokenizer()
     engine = ScriptedEngine(Script.of(Say(text)), tokenizer=tokenizer, native=False)
-    tools = registry.find_tool_format("qwen3_coder")
-    model = ServedModel("m", EventBackend(engine, tokenizer), 4096, 1_700_000_000, tools=tools)
+    formats = OutputFormats(tools=registry.find_tool_format("qwen3_coder"))
+    backend = EventBackend(engine, tokenizer)
+    model = ServedModel("m", backend, 4096, 1_700_000_000, formats=formats)
     app = build_asgi_app(Models([model]), clock=FixedClock(), ids=SequentialIds())
     return ServerHarness(app, engine)
 

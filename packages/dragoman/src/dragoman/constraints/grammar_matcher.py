@@ -86,6 +86,10 @@ class _Matcher:
     def finished(self) -> bool:
         return self._inner.is_stopped() and not self._inner.is_error()
 
+    @property
+    def was_closed(self) -> bool:
+        return False
+
 
 def find_reason(matcher: llguidance.LLMatcher) -> str:
     """Return the error message without positions, which refer to the generated grammar,

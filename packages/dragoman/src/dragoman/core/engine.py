@@ -118,6 +118,14 @@ class HasContextLength(Protocol):
         ...
 
 
+@runtime_checkable
+class HasKvCapacity(Protocol):
+    """An engine that knows the capacity of its KV cache."""
+
+    @property
+    def num_kv_tokens(self) -> int: ...
+
+
 class AdapterLoader(Protocol):
     """An engine that loads adapters (LoRA): weights applied on top of the model for the
     requests that name them.

@@ -4,7 +4,7 @@ next.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 
 class Matcher(Protocol):
@@ -40,12 +40,9 @@ class Matcher(Protocol):
         """Whether only end-of-sequence may follow."""
         ...
 
-
-@runtime_checkable
-class ClosableMatcher(Protocol):
-    """A matcher that can end the answer at its token limit."""
-
     @property
     def was_closed(self) -> bool:
-        """Whether it replaced tokens of the model to end the answer."""
+        """Whether `replace` has replaced tokens of the model to end the answer at its
+        limit.
+        """
         ...

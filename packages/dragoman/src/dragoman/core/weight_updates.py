@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -60,6 +60,23 @@ class Trainable(Protocol):
         """Rename the current weights."""
         ...
 
+    @property
+    def history(self) -> WeightHistory | None:
+        """What the engine that replaces this one takes over; None if the weights do not
+        end with this one, since another process has them.
+        """
+        ...
+
+    async def succeed(self, history: WeightHistory) -> None:
+        """Take over from a predecessor with a history, whose process has ended or that
+        was unloaded, before the first request.
+
+        Weights that were sent at run time are lost with it. Requests are then rejected
+        until new ones are sent or the current ones are renamed: otherwise a trainer
+        would mistake old weights for new ones.
+        """
+        ...
+
 
 class WeightHistory(Struct, frozen=True):
     """The updates of a model's weights since the server's start, for the engine that
@@ -74,25 +91,6 @@ class WeightHistory(Struct, frozen=True):
     version: str = INITIAL_WEIGHT_VERSION
     updates: int = 0
     run_time_version: str | None = None
-
-
-@runtime_checkable
-class SucceedingTrainable(Trainable, Protocol):
-    """A Trainable that takes over the history of its predecessor, whose process has
-    ended or that was unloaded.
-    """
-
-    @property
-    def history(self) -> WeightHistory: ...
-
-    async def succeed(self, history: WeightHistory) -> None:
-        """Take over from the predecessor, before the first request.
-
-        Weights that were sent at run time are lost with it. Requests are then rejected
-        until new ones are sent or the current ones are renamed: otherwise a trainer
-        would mistake old weights for new ones.
-        """
-        ...
 
 
 def build_lost_weights_error(version: str) -> Overloaded:

@@ -6,7 +6,7 @@ import inspect
 
 from ..core.engine_control import PauseMode
 from ..core.errors import RequestError, Unsupported
-from ..core.weight_updates import Weights
+from ..core.weight_updates import WeightHistory, Weights
 from .rollout_calls import call_executor
 from .rollout_engine import RolloutEngine
 from .rollout_executor import Pausable, Updatable
@@ -116,3 +116,12 @@ class RolloutTraining:
     async def set_weight_version(self, version: str) -> None:
         del version
         raise Unsupported("Executors set their own weight version.", param="new_version")
+
+    @property
+    def history(self) -> WeightHistory | None:
+        """None: the weights are the executor's."""
+        return None
+
+    async def succeed(self, history: WeightHistory) -> None:
+        """Do nothing, see `history`."""
+        del history

@@ -18,7 +18,7 @@ from ..pipeline.lora_adapters import read_adapter
 from ..pipeline.model_lifecycle import LoadProgress, ModelSlot, ModelSpec
 from ..pipeline.model_registry import Models
 from ..pipeline.request_queue import RequestQueue
-from ..pipeline.served_model import ServedModel
+from ..pipeline.served_model import RequestQueues, ServedModel
 from ..serving.clock import Clock
 from ..settings import (
     ModelEntry,
@@ -320,4 +320,5 @@ def add_queues(model: ServedModel, settings: Settings) -> ServedModel:
     queue = RequestQueue(
         max_requests, max_tokens, slots=slots, limits_concurrency=not has_own_queue
     )
-    return replace(model, queue=queue, encoding_queue=RequestQueue(max_requests, max_tokens))
+    queues = RequestQueues(queue, RequestQueue(max_requests, max_tokens))
+    return replace(model, queues=queues)

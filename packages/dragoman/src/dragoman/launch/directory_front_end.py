@@ -16,6 +16,7 @@ def build_directory_front_end(
     settings: Settings, clock: Clock, path: Path, name: str, front_end: FrontEnd
 ) -> ServedModel:
     """Build the model. The parameters are those of `LocalModels.build_front_end`."""
+    from ..core.engine_interfaces import EngineInterfaces  # noqa: PLC0415 - as below
     from .model_builder import build_token_model  # noqa: PLC0415 - numpy takes long to import
 
     client = front_end.client
@@ -28,8 +29,10 @@ def build_directory_front_end(
         own_name=name,
         max_model_len=client.max_model_len,
         embedder=client.embedder,
-        cache=front_end.cache,
-        control=client.control if description.has_control else None,
-        trainable=client.control if description.is_trainable else None,
+        interfaces=EngineInterfaces(
+            control=client.control if description.has_control else None,
+            trainable=client.control if description.is_trainable else None,
+            cache=front_end.cache,
+        ),
         adapters=front_end.adapters,
     )

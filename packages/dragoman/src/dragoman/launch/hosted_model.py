@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from ..core.errors import EngineError
 from ..core.matcher import Matcher
-from ..core.weight_updates import SucceedingTrainable
 from ..engines.remote import EngineClient, EngineDescription, HostedEngine
 from ..engines.remote.messages import AddRequest
 from ..pipeline.engine_backends import TokenBackend
@@ -23,7 +22,6 @@ from ..settings import Settings
 from .configured_models import DEFAULT_SLOTS, add_queues, build_planned, build_prepared
 from .front_end import FrontEnd
 from .hub_models import download_prepared, prepare_model
-from .loaded_model_log import HasKvCapacity
 from .model_check import check_plan
 from .model_plan import ModelPlan, plan_model
 
@@ -115,15 +113,16 @@ def host_model(model: ServedModel) -> HostedEngine:
             return grammar.build_closing_matcher(backend.compiler.endings, request.max_tokens)
         return grammar.build_matcher()
 
-    engine = backend.engine
+    interfaces = model.interfaces
+    capacity = interfaces.kv_capacity
     return HostedEngine(
-        engine,
+        backend.engine,
         model.max_model_len,
         build_matcher,
-        num_kv_tokens=engine.num_kv_tokens if isinstance(engine, HasKvCapacity) else None,
-        cache=backend.cache,
-        control=model.control,
-        trainable=model.trainable if isinstance(model.trainable, SucceedingTrainable) else None,
+        num_kv_tokens=None if capacity is None else capacity.num_kv_tokens,
+        cache=interfaces.cache,
+        control=interfaces.control,
+        trainable=interfaces.trainable,
         embedder=backend.embedder,
         adapters=None if model.adapters is None else _ModelAdapters(model.adapters),
     )

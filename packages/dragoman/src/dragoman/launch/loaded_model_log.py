@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
 
 from ..hub import format_bytes
 from ..parsers import registry
@@ -14,18 +13,9 @@ from .engine_registry import find_engine
 from .engine_spec import LocalModels
 
 
-@runtime_checkable
-class HasKvCapacity(Protocol):
-    """An engine that knows the capacity of its KV cache."""
-
-    @property
-    def num_kv_tokens(self) -> int: ...
-
-
 def describe_loaded(settings: Settings, model: ServedModel) -> list[str]:
     """Return log lines about a loaded model: its engine, size, context and formats."""
     details = model.details
-    engine = model.backend.engine
     if details.engine is None:
         return []
     spec = find_engine(details.engine)
@@ -49,8 +39,9 @@ def describe_loaded(settings: Settings, model: ServedModel) -> list[str]:
     if details.revision is not None:
         weights.append(f"commit {details.revision}")
     context = f"context {model.max_model_len} tokens"
-    if isinstance(engine, HasKvCapacity):
-        context += f", {_describe_kv_cache(details, local, engine.num_kv_tokens)}"
+    capacity = model.interfaces.kv_capacity
+    if capacity is not None:
+        context += f", {_describe_kv_cache(details, local, capacity.num_kv_tokens)}"
     return [", ".join(weights), context, *_describe_formats(settings, model)]
 
 
@@ -94,10 +85,10 @@ def _describe_formats(settings: Settings, model: ServedModel) -> Iterator[str]:
             "chat template found",
             "no tool call parser detected: calls that the model makes by itself stay text (see "
             "--tool-call-parser)"
-            if model.tools is None
+            if model.formats.tools is None
             else f"tool call parser {tools}",
             "no reasoning parser detected: reasoning stays in the text (see --reasoning-parser)"
-            if model.reasoning is None
+            if model.formats.reasoning is None
             else f"reasoning parser {reasoning}",
         )
     )

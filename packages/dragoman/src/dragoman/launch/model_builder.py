@@ -8,25 +8,22 @@ from typing import TYPE_CHECKING
 
 from ..constraints.bounded_compiler import BoundedCompiler
 from ..core.encoder import Embedder
-from ..core.engine import PrefixCache
-from ..core.engine_control import EngineControl
-from ..core.engine_stats import StatsSource
+from ..core.engine_interfaces import EngineInterfaces
 from ..core.prompt_images import ImageProcessor
 from ..core.request import Sampling
 from ..core.token_engine import TokenEngine
-from ..core.weight_updates import Trainable
 from ..isolation.worker_pool import WorkerLimits
 from ..pipeline.detokenizer import Vocabulary
 from ..pipeline.engine_backends import TokenBackend
 from ..pipeline.lora_adapters import Adapters
-from ..pipeline.served_model import ServedModel
+from ..pipeline.served_model import GenerationDefaults, ServedModel
 from ..prompts.chat_template import ChatTemplate
 from ..prompts.hf_tokenizer import HfTokenizer, load_tokenizer
 from ..prompts.render import Renderer
 from ..prompts.request_templates import RequestTemplates
 from ..prompts.tokenizer_info import load_tokenizer_info
 from ..serving.clock import Clock
-from ..settings import Settings
+from ..settings import GenerationConfig, Settings
 from .model_metadata import (
     load_chat_template,
     load_eos_ids,
@@ -84,7 +81,6 @@ def build_token_backend(
     eos: frozenset[int],
     *,
     embedder: Embedder | None = None,
-    cache: PrefixCache | None = None,
     vision: ImageProcessor | None = None,
 ) -> TokenBackend:
     """Build the backend of a token engine.
@@ -105,8 +101,19 @@ def build_token_backend(
         if settings.trust_request_chat_template
         else None,
         embedder=embedder,
-        cache=cache,
         vision=vision,
+    )
+
+
+def build_defaults(
+    settings: Settings, model_defaults: GenerationConfig | None = None
+) -> GenerationDefaults:
+    """Return the defaults of requests: those of the settings, else those of the model."""
+    overrides = settings.override_generation_config
+    config = GenerationConfig() if model_defaults is None else model_defaults
+    return GenerationDefaults(
+        overrides.merge_into(config.merge_into(Sampling())),
+        overrides.max_new_tokens or config.max_new_tokens,
     )
 
 
@@ -132,9 +139,7 @@ def build_batching_model(
         own_name=own_name,
         max_model_len=engine.max_model_len,
         embedder=embedder,
-        cache=engine,
-        control=engine.control,
-        trainable=engine.control,
+        interfaces=EngineInterfaces(control=engine.control, trainable=engine.control, cache=engine),
         vision=vision,
         adapters=adapters,
     )
@@ -149,10 +154,7 @@ def build_token_model(
     own_name: str,
     max_model_len: int,
     embedder: Embedder | None = None,
-    cache: PrefixCache | None = None,
-    monitored: StatsSource | None = None,
-    control: EngineControl | None = None,
-    trainable: Trainable | None = None,
+    interfaces: EngineInterfaces,
     vision: ImageProcessor | None = None,
     adapters: Adapters | None = None,
 ) -> ServedModel:
@@ -160,15 +162,14 @@ def build_token_model(
 
     directory: contains tokenizer.json and the model's metadata.
     own_name: the model's name if the settings do not name it.
-    monitored: the source of the engine's statistics.
+    interfaces: the optional interfaces of the engine.
 
     The other parameters are those of ServedModel and its backend; None if the engine
     does not support the feature.
     """
     tokenizer = load_tokenizer(directory)
     template = load_chat_template(settings, directory)
-    reasoning, tools = resolve_formats(settings, directory, template, tokenizer)
-    model_defaults = load_generation_config(directory)
+    formats = resolve_formats(settings, directory, template, tokenizer)
     if vision is not None and vision.placeholder not in tokenizer.control_tokens.names:
         # Otherwise a user could write the image placeholder as text.
         raise ValueError(
@@ -181,7 +182,6 @@ def build_token_model(
         template,
         load_eos_ids(directory, tokenizer),
         embedder=embedder,
-        cache=cache,
         vision=vision,
     )
     name, aliases = resolve_served_names(settings, own_name)
@@ -191,16 +191,9 @@ def build_token_model(
         max_model_len,
         int(clock.now()),
         aliases,
-        sampling=settings.override_generation_config.merge_into(
-            model_defaults.merge_into(Sampling())
-        ),
-        max_new_tokens=settings.override_generation_config.max_new_tokens
-        or model_defaults.max_new_tokens,
-        reasoning=reasoning,
-        tools=tools,
-        stats_source=monitored,
-        control=control,
-        trainable=trainable,
-        adapters=adapters,
+        defaults=build_defaults(settings, load_generation_config(directory)),
+        formats=formats,
         tokenizer_info=load_tokenizer_info(directory, template),
+        interfaces=interfaces,
+        adapters=adapters,
     )

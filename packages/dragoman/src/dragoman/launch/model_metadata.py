@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..core.syntax import ReasoningFormat, ToolFormat
 from ..parsers import registry, response_template
+from ..pipeline.output_formats import OutputFormats
 from ..prompts.chat_template import ChatTemplate, decode_tokenizer_config
 from ..prompts.hf_tokenizer import HfTokenizer
 from ..prompts.template_loader import load_template
@@ -135,7 +135,7 @@ class _TokenizerConfig(msgspec.Struct):
 
 def resolve_formats(
     settings: Settings, directory: Path, template: ChatTemplate | None, tokenizer: HfTokenizer
-) -> tuple[ReasoningFormat | None, ToolFormat | None]:
+) -> OutputFormats:
     """Resolve the reasoning and tool formats: configured, else declared by the model,
     else detected (template).
     """
@@ -145,13 +145,13 @@ def resolve_formats(
     if not is_configured and config.exists():
         declared = msgspec.json.decode(config.read_bytes(), type=_TokenizerConfig).response_template
         if bytes(declared) != b"null":
-            return response_template.load(bytes(declared), special_tokens)
+            return OutputFormats(*response_template.load(bytes(declared), special_tokens))
     return detect_formats(settings, template, tokenizer)
 
 
 def detect_formats(
     settings: Settings, template: ChatTemplate | None, tokenizer: HfTokenizer
-) -> tuple[ReasoningFormat | None, ToolFormat | None]:
+) -> OutputFormats:
     """Resolve the reasoning and tool formats: configured, else detected from the chat
     template.
     """
@@ -163,7 +163,7 @@ def detect_formats(
     )
     reasoning = settings.reasoning_parser or detected[0]
     tools = settings.tool_call_parser or detected[1]
-    return (
+    return OutputFormats(
         None if reasoning is None else registry.find_reasoning_format(reasoning, special_tokens),
         None if tools is None else registry.find_tool_format(tools, special_tokens),
     )

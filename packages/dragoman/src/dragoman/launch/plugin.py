@@ -18,6 +18,7 @@ from typing import Protocol, runtime_checkable
 from dragoman_cli.entry_points import load_entry_point
 
 from ..core.engine import Engine, HasContextLength
+from ..core.engine_interfaces import EngineInterfaces
 from ..core.errors import DragomanError
 from ..core.token_engine import TokenEngine
 from ..engines.rollout_control import RolloutControl, RolloutTraining
@@ -186,7 +187,13 @@ def build_served_model(
                 f"`tokenizer` must be a directory with a tokenizer.json, not {directory}"
             )
         return build_token_model(
-            settings, clock, directory, built, own_name=own_name, max_model_len=limit
+            settings,
+            clock,
+            directory,
+            built,
+            own_name=own_name,
+            max_model_len=limit,
+            interfaces=EngineInterfaces(),
         )
     if isinstance(built, Engine):
         if inspect.iscoroutinefunction(built.generate):
@@ -238,6 +245,5 @@ def build_executor_model(
         engine,
         own_name=own_name,
         max_model_len=max_model_len,
-        control=control,
-        trainable=training,
+        interfaces=EngineInterfaces(control=control, trainable=training),
     )

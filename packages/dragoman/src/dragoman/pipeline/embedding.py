@@ -67,7 +67,7 @@ async def embed(
     if (encoder := model.text_encoder) is not None:
         if EncodingTask.EMBEDDINGS not in encoder.encoding_tasks:
             raise Unsupported(_SCORES_ONLY, param="model")
-        model.encoding_queue.check_capacity(queue_share)
+        model.queues.encoding.check_capacity(queue_share)
         text_request = TextEmbedRequest(model.name, texts, dimensions, normalize, trace)
         tokens = estimate_tokens(texts.inputs)
         return await run_in_turn(
@@ -75,7 +75,7 @@ async def embed(
         )
     embedder, tokenizer = find_embedder(model)
     embedder.embedding_info.check_dimensions(dimensions)
-    model.encoding_queue.check_capacity(queue_share)
+    model.queues.encoding.check_capacity(queue_share)
     texts = _add_prompt(texts, embedder.embedding_info.prompt)
     inputs = await encode_inputs(tokenizer, texts, embedder.embedding_info.max_tokens)
     request = EmbedRequest(model.name, inputs, dimensions, normalize)
@@ -105,7 +105,7 @@ async def run_in_turn(
     """Call an engine that embeds or scores when it is the owner's turn. Raises
     Overloaded if the queue is full.
     """
-    queued_request = model.encoding_queue.enqueue(queue_share, tokens)
+    queued_request = model.queues.encoding.enqueue(queue_share, tokens)
     try:
         await queued_request.wait_for_turn()
         with EngineCall():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..constraints.bounded_compiler import BoundedCompiler
 from ..core.encoder import Embedder, Scorer, TextEncoder
-from ..core.engine import Engine, PrefixCache
+from ..core.engine import Engine
 from ..core.prompt_images import ImageProcessor
 from ..core.token_engine import TokenEngine
 from ..core.tokenizer import Tokenizer
@@ -29,7 +29,6 @@ class TokenBackend:
     request_templates: renders chat templates from requests; None if these are not
         allowed.
     embedder: computes embeddings with the same tokenizer, if any.
-    cache: the engine's prefix cache; None if it reports none.
     vision: image preprocessing; None for a model without vision.
     """
 
@@ -41,7 +40,6 @@ class TokenBackend:
     renderer: Renderer | None = None
     request_templates: RequestTemplates | None = None
     embedder: Embedder | None = None
-    cache: PrefixCache | None = None
     vision: ImageProcessor | None = None
 
 
@@ -50,12 +48,10 @@ class EventBackend:
     """An event engine, which takes unrendered requests.
 
     tokenizer: the engine's tokenizer; None if it provides none.
-    cache: the engine's prefix cache; None if it cannot be reset.
     """
 
     engine: Engine
     tokenizer: Tokenizer | None = None
-    cache: PrefixCache | None = None
 
 
 @dataclass(frozen=True, slots=True)

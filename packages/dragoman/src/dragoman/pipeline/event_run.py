@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from ..core.engine import DirectEngine, EventDelivery
+from ..core.engine import EventDelivery
 from ..core.errors import DragomanError
 from ..core.event_grammar import EventGrammar, ProtocolError
 from ..core.events import (
@@ -75,10 +75,10 @@ class EventRun:
         place: the request's place in the queue, which learns when the engine starts.
         """
         self._place = place
-        engine = self._job.engine
-        if deliver is not None and isinstance(engine, DirectEngine):
-            return engine.generate_directly(self._job.request, deliver)
-        return engine.generate(self._job.request)
+        job = self._job
+        if deliver is not None and job.direct is not None:
+            return job.direct.generate_directly(job.request, deliver)
+        return job.engine.generate(job.request)
 
     def feed(self, events: list[Event | None]) -> list[Event]:
         """Handle events. The response ends when its last choice has matched a stop

@@ -23,7 +23,7 @@ from ..core.encoder import Encoder
 from ..core.engine import Engine
 from ..core.errors import DragomanError, EngineError, Overloaded, ProcessUnusable
 from ..core.token_engine import TokenEngine
-from ..core.weight_updates import SucceedingTrainable, WeightHistory
+from ..core.weight_updates import WeightHistory
 from ..isolation.daemon_thread import run_in_daemon_thread
 from .engine_backends import (
     EmbedderBackend,
@@ -127,11 +127,11 @@ class ModelSummary:
                 pass
         if (encoder := model.text_encoder) is not None:
             capabilities |= {task.value for task in encoder.encoding_tasks}
-        if model.reasoning is not None:
+        if model.formats.reasoning is not None:
             capabilities |= {"reasoning"}
         if model.infill_tokens is not None:
             capabilities |= {"infill"}
-        if model.tools is None and not model.capabilities.native_tools:
+        if model.formats.tools is None and not model.capabilities.native_tools:
             # Only calls that a request demands can be enforced; what the model calls by
             # itself cannot be recognized.
             capabilities -= {Feature.TOOLS.value}
@@ -380,7 +380,7 @@ class ModelSlot:
         if model is None:
             return
         events = model.progress.events
-        is_paused = model.control is not None and model.control.is_paused
+        is_paused = model.interfaces.control is not None and model.interfaces.control.is_paused
         if events != self._events_seen or not model.progress.running or is_paused:
             self._events_seen = events
             self._progressed = self._clock()
@@ -471,7 +471,8 @@ class ModelSlot:
         for engine in self._find_engines():
             await engine.start()
         if self._weight_history is not None and self.model is not None:
-            if isinstance(trainable := self.model.trainable, SucceedingTrainable):
+            trainable = self.model.interfaces.trainable
+            if trainable is not None:
                 await trainable.succeed(self._weight_history)
             self._weight_history = None
         await self._restore_adapters()
@@ -481,18 +482,23 @@ class ModelSlot:
     def build_history(self) -> SlotHistory:
         """Build what a new process takes over from this slot."""
         model = self.model
-        weights = self._weight_history
-        if model is not None and isinstance(model.trainable, SucceedingTrainable):
-            weights = model.trainable.history
         adapters = None if model is None else model.adapters
         return SlotHistory(
             self._n_failures,
             self.n_restarts + self.needs_new_process,
-            weights,
+            self._find_weight_history(),
             None
             if adapters is None
             else tuple((adapter.name, adapter.path) for adapter in adapters),
         )
+
+    def _find_weight_history(self) -> WeightHistory | None:
+        """Return the history of the engine's weights, else that of its predecessor,
+        which no engine has taken over yet.
+        """
+        trainable = None if self.model is None else self.model.interfaces.trainable
+        own = None if trainable is None else trainable.history
+        return self._weight_history if own is None else own
 
     def succeed(self, history: SlotHistory) -> None:
         """Take over from the slot of the process that this one has replaced."""
@@ -536,8 +542,7 @@ class ModelSlot:
             self.fail_generations()
             self.state = ModelState.DRAINING
             await self._wait_until(lambda: not self._n_users)
-            if self.model is not None and isinstance(self.model.trainable, SucceedingTrainable):
-                self._weight_history = self.model.trainable.history
+            self._weight_history = self._find_weight_history()
             await self.stop()
             self.model = None
             self.state = ModelState.UNLOADED

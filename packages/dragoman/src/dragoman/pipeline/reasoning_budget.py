@@ -56,4 +56,4 @@ def replace_budget_hint(
 def _enforces_budgets(model: ServedModel) -> bool:
     if Feature.REASONING_BUDGET not in model.capabilities.features:
         return False
-    return not isinstance(model.backend, TokenBackend) or model.reasoning is not None
+    return not isinstance(model.backend, TokenBackend) or model.formats.reasoning is not None

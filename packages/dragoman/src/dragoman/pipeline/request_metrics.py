@@ -44,7 +44,7 @@ class ModelMetrics:
         """
         return (
             None
-            if model.stats_source is not None
+            if model.interfaces.stats_source is not None
             else RequestMetrics(self._find_stats(model), self._clock)
         )
 
@@ -64,9 +64,9 @@ class ModelMetrics:
     def __iter__(self) -> Iterator[tuple[ServedModel, Sequence[EngineStats]]]:
         """Yield every model with the current counters of its engine's cores."""
         for model in self._models:
-            if model.stats_source is not None:
-                cores = model.stats_source.stats()
-                n_held = model.queue.n_held
+            if model.interfaces.stats_source is not None:
+                cores = model.interfaces.stats_source.stats()
+                n_held = model.queues.generation.n_held
                 if n_held:
                     # Requests that wait in front of the engine are listed with its
                     # first core.
@@ -78,7 +78,7 @@ class ModelMetrics:
             stats = self._find_stats(model)
             health = model.backend.engine.health()
             stats.running = health.running
-            stats.waiting = health.waiting + model.queue.n_held
+            stats.waiting = health.waiting + model.queues.generation.n_held
             stats.kv_cache_usage = health.kv_cache_usage
             yield model, [stats]
 

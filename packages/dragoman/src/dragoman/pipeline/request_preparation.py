@@ -12,7 +12,7 @@ from ..core.capabilities import Feature
 from ..core.encoder_requests import (
     EncodingTask,
 )
-from ..core.engine import Engine
+from ..core.engine import DirectEngine, Engine
 from ..core.errors import ContextTooLong, Unsupported
 from ..core.events import AppliedEdit, FinishReason
 from ..core.matcher import Matcher
@@ -92,12 +92,14 @@ class TokenJob(msgspec.Struct, frozen=True):
 class EventJob(msgspec.Struct, frozen=True):
     """One prompt for an event engine.
 
+    direct: the engine, if it can deliver events directly.
     request: the request, unrendered.
     parses_reasoning: one of our parsers separates reasoning from the text.
     build_choice: builds the pipeline of a choice.
     """
 
     engine: Engine
+    direct: DirectEngine | None
     queue_ticket: QueueTicket
     request: GenerateRequest
     parses_reasoning: bool
@@ -143,7 +145,7 @@ async def prepare_job(
         await waiter
     # Checked before rendering, the most expensive step of a request: under overload a
     # rejection must be cheap.
-    model.queue.check_capacity(terms.queue_share)
+    model.queues.generation.check_capacity(terms.queue_share)
     if isinstance(backend, EventBackend):
         if not model.capabilities.native_tools:
             _select_tool_format(model, request, warnings, can_enforce=False)
@@ -171,8 +173,8 @@ def _select_tool_format(
     Raises:
         Unsupported: a call is demanded and nothing can enforce it.
     """
-    if model.tools is not None or not find_callable_tools(request):
-        return model.tools
+    if model.formats.tools is not None or not find_callable_tools(request):
+        return model.formats.tools
     assert isinstance(request.prompt, Conversation)
     if request.prompt.tool_choice.mode != "required":
         warnings.append(
@@ -194,8 +196,8 @@ def _build_event_job(
     model: ServedModel, engine: Engine, request: GenerateRequest, terms: CallTerms
 ) -> EventJob:
     capabilities = model.capabilities
-    reasoning = None if capabilities.native_reasoning else model.reasoning
-    tools = None if capabilities.native_tools else model.tools
+    reasoning = None if capabilities.native_reasoning else model.formats.reasoning
+    tools = None if capabilities.native_tools else model.formats.tools
     context = ParseContext("", find_callable_tools(request), terms.new_id)
 
     def build_choice(choice: int) -> ChoicePipeline:
@@ -214,7 +216,9 @@ def _build_event_job(
         ).hexdigest()
         request = msgspec.structs.replace(request, cache_salt=salt)
     request = msgspec.structs.replace(request, priority=find_engine_priority(request, terms))
-    return EventJob(engine, ticket, request, reasoning is not None, build_choice)
+    return EventJob(
+        engine, model.interfaces.direct, ticket, request, reasoning is not None, build_choice
+    )
 
 
 def build_ticket(
@@ -224,7 +228,9 @@ def build_ticket(
     priority = request.priority
     if priority and "priority" not in model.capabilities.parameters:
         priority = 0
-    return QueueTicket(model.queue, terms.queue_share, tokens, priority, terms.is_background)
+    return QueueTicket(
+        model.queues.generation, terms.queue_share, tokens, priority, terms.is_background
+    )
 
 
 def find_engine_priority(request: GenerateRequest, terms: CallTerms) -> int:
@@ -304,7 +310,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         is_conversation = isinstance(request.prompt, Conversation)
         choice_pipelines = [
             ChoicePipeline(
-                registry.create_parser(model.reasoning, self.tool_format, context)
+                registry.create_parser(model.formats.reasoning, self.tool_format, context)
                 if is_conversation
                 else None,
                 _build_stop_stage(request, choice),
@@ -322,7 +328,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             returns_prompt=request.return_prompt or request.prompt_logprobs is not None,
             generates_nothing=max_tokens == 0,
             limit_reason=limit_reason,
-            visible_control_ids=self.model.marker_ids,
+            visible_control_ids=self.model.parser_tokens.markers,
             skips_special=not request.special_tokens_in_text,
             choice_pipelines=tuple(choice_pipelines),
             applied_edits=encoded.applied_edits,
@@ -345,7 +351,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         available = limit - prompt
         if available < (0 if requested == 0 else 1):
             raise ContextTooLong(limit=limit, prompt=prompt, param=find_prompt_param(self.request))
-        allowed = self.model.max_new_tokens if requested is None else requested
+        allowed = self.model.defaults.max_new_tokens if requested is None else requested
         if allowed is not None and allowed <= available:
             return allowed, FinishReason.LENGTH
         if requested is not None:

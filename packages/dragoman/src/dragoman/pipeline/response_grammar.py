@@ -92,7 +92,9 @@ async def compile_grammar(
             body_param=request.constraint_param,
             calls=calls,
             reasoning=_build_reasoning_section(model, backend, request, prompt_tail),
-            answer_prefix="" if model.reasoning is None else model.reasoning.syntax.answer_prefix,
+            answer_prefix=""
+            if model.formats.reasoning is None
+            else model.formats.reasoning.syntax.answer_prefix,
         )
 
     # Tools' schemas can be megabytes long, and their conversion must not block the
@@ -365,9 +367,9 @@ def _build_reasoning_section(
     reasoning is off by default and was not enabled.
     """
     prompt = request.prompt
-    if model.reasoning is None or not isinstance(prompt, Conversation):
+    if model.formats.reasoning is None or not isinstance(prompt, Conversation):
         return None
-    syntax = model.reasoning.syntax
+    syntax = model.formats.reasoning.syntax
     if ends_in_reasoning(syntax, prompt_tail):
         return ReasoningSection(syntax, is_open=True)
     enabled = prompt.reasoning.enabled

@@ -53,12 +53,12 @@ def build_sampling(model: ServedModel, backend: TokenBackend, request: GenerateR
     # If no tool may be called, the tokens that open a call are banned. This enforces
     # tool_choice `none`.
     if (
-        model.call_opener_ids
+        model.parser_tokens.call_openers
         and isinstance(request.prompt, Conversation)
         and not find_callable_tools(request)
     ):
-        banned += model.call_opener_ids
-    return options.resolve(model.sampling, banned)
+        banned += model.parser_tokens.call_openers
+    return options.resolve(model.defaults.sampling, banned)
 
 
 def build_reasoning_budget(
@@ -70,12 +70,12 @@ def build_reasoning_budget(
     prompt = request.prompt
     if not isinstance(prompt, Conversation) or prompt.reasoning.budget is None:
         return None
-    if model.reasoning is None:
+    if model.formats.reasoning is None:
         raise Unsupported(
             "This model does not support reasoning, so it has no reasoning to limit.",
             param="thinking_token_budget",
         )
-    syntax = model.reasoning.syntax
+    syntax = model.formats.reasoning.syntax
     begin, end = (
         tuple(backend.tokenizer.encode(marker, special=True))
         for marker in (syntax.begin, syntax.end)

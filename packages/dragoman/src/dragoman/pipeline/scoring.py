@@ -53,7 +53,7 @@ async def score_pairs(
         RequestError: the model does not support the request.
         Overloaded: the queue is full.
     """
-    model.encoding_queue.check_capacity(queue_share)
+    model.queues.encoding.check_capacity(queue_share)
     if (encoder := model.text_encoder) is not None:
         texts = (*request.queries, *request.documents)
         if encoder.scores_texts:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from ..core.capabilities import Capabilities, Feature
 from ..core.encoder import Encoder, TextEncoder
 from ..core.engine import Engine
-from ..core.engine_control import EngineControl
-from ..core.engine_stats import StatsSource
+from ..core.engine_interfaces import EngineInterfaces
 from ..core.request import Sampling
-from ..core.scriptable_engine import Scriptable
-from ..core.simulated_engine import Simulated
-from ..core.syntax import ReasoningFormat, ToolFormat
 from ..core.token_engine import TokenEngine
 from ..core.tokenizer import Tokenizer
-from ..core.weight_updates import Trainable
 from ..prompts.fill_in_the_middle import InfillTokens, find_infill_tokens
 from ..prompts.tokenizer_info import TokenizerInfo
 from .engine_backends import (
@@ -30,6 +24,7 @@ from .engine_backends import (
 )
 from .engine_progress import Progress
 from .lora_adapters import Adapters
+from .output_formats import OutputFormats, ParserTokens
 from .output_queue import DeliveryRounds
 from .request_queue import RequestQueue
 
@@ -52,6 +47,8 @@ class ModelDetails:
     parameters: number of weights.
     trained_length: the longest context that the model was trained for, in tokens.
     kv_bytes_per_token: bytes per token in the KV cache.
+    owned_by: the owner that lists of models state.
+    root: the name of the model that it is based on.
     """
 
     engine: str | None = None
@@ -66,6 +63,31 @@ class ModelDetails:
     parameters: int | None = None
     trained_length: int | None = None
     kv_bytes_per_token: int | None = None
+    owned_by: str = "dragoman"
+    root: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """What a request gets that does not say it.
+
+    max_new_tokens: maximum tokens of a response; None for what the context leaves.
+    """
+
+    sampling: Sampling = field(default_factory=Sampling)
+    max_new_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestQueues:
+    """The queues of a model.
+
+    generation: the queue of generations.
+    encoding: the queue of embedding and scoring requests.
+    """
+
+    generation: RequestQueue = field(default_factory=RequestQueue)
+    encoding: RequestQueue = field(default_factory=RequestQueue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +96,21 @@ class ServedModel:
 
     max_model_len: maximum tokens of prompt and response together.
     created: Unix time, in seconds.
-    stats_source: metrics of an engine that counts its own work; None if the pipeline
-        counts.
-    control: pauses the engine; None if it cannot be paused.
-    trainable: replaces the engine's weights; None if they cannot be replaced.
-    scriptable: sets the engine's replies; None if they cannot be set.
-    simulation: control of a simulated engine; None for any other.
+    aliases: further names.
+    details: details of its files.
+    defaults: what a request gets that does not say it.
+    formats: how it writes reasoning and tool calls.
+    tokenizer_info: the data that a client needs to tokenize by itself; None if unknown.
+    interfaces: the optional interfaces of its engine.
     adapters: LoRA adapters that can be named instead of the model; None if they are not
         supported.
     usage_guard: held during use to prevent unloading; None for a model that is never
         unloaded.
-    tokenizer_info: the data that a client needs to tokenize by itself; None if unknown.
+    queues: its queues of requests.
     progress: progress counters of its generations.
     delivery_rounds: delivery of all its generations, whose tokens arrive together at
         the end of a step.
-    details: details of its files.
-    queue: queue of generations.
-    encoding_queue: queue of embedding and scoring requests.
+    parser_tokens: tokens of its formats.
     """
 
     name: str
@@ -98,49 +118,24 @@ class ServedModel:
     max_model_len: int
     created: int
     aliases: tuple[str, ...] = ()
-    owned_by: str = "dragoman"
-    root: str | None = None
-    sampling: Sampling = field(default_factory=Sampling)
-    max_new_tokens: int | None = None
-    reasoning: ReasoningFormat | None = None
-    tools: ToolFormat | None = None
-    stats_source: StatsSource | None = None
-    control: EngineControl | None = None
-    trainable: Trainable | None = None
-    scriptable: Scriptable | None = None
-    simulation: Simulated | None = None
+    details: ModelDetails = field(default_factory=ModelDetails)
+    defaults: GenerationDefaults = field(default_factory=GenerationDefaults)
+    formats: OutputFormats = field(default_factory=OutputFormats)
+    tokenizer_info: TokenizerInfo | None = None
+    interfaces: EngineInterfaces = field(default_factory=EngineInterfaces)
     adapters: Adapters | None = None
     usage_guard: AbstractContextManager[None] | None = None
-    tokenizer_info: TokenizerInfo | None = None
+    queues: RequestQueues = field(default_factory=RequestQueues, compare=False)
     progress: Progress = field(default_factory=Progress, compare=False)
     delivery_rounds: DeliveryRounds = field(default_factory=DeliveryRounds, compare=False)
-    details: ModelDetails = field(default_factory=ModelDetails)
-    queue: RequestQueue = field(default_factory=RequestQueue, compare=False)
-    encoding_queue: RequestQueue = field(default_factory=RequestQueue, compare=False)
-    marker_ids: frozenset[int] = field(init=False)
-    """Control tokens whose text the parsers need; the same set for every request."""
-    call_opener_ids: tuple[tuple[int], ...] = field(init=False)
-    """The tokens that open a tool call, each as a sequence."""
+    parser_tokens: ParserTokens = field(init=False)
 
     def __post_init__(self) -> None:
-        special: Mapping[str, int] = {}
+        tokens = ParserTokens()
         if isinstance(self.backend, TokenBackend):
-            special = self.backend.tokenizer.special_tokens
-        markers = [
-            marker
-            for parser in (self.tools, self.reasoning)
-            if parser is not None
-            for marker in parser.markers
-        ]
-        # A marker may consist of several control tokens, or of one and text:
-        # `<|action_start|><|plugin|>`.
-        marker_ids = frozenset(
-            id for text, id in special.items() if any(text in marker for marker in markers)
-        )
-        call_openers = () if self.tools is None else self.tools.call_openers
-        call_opener_ids = tuple((special[marker],) for marker in call_openers if marker in special)
-        object.__setattr__(self, "marker_ids", marker_ids)
-        object.__setattr__(self, "call_opener_ids", call_opener_ids)
+            tokens = self.formats.find_tokens(self.backend.tokenizer.special_tokens)
+        object.__setattr__(self, "parser_tokens", tokens)
+        object.__setattr__(self, "interfaces", self.interfaces.complete(self.backend.engine))
 
     def find_response_name(self, requested: str) -> str:
         """Return the model name for responses: an adapter's own name, but the model's
@@ -162,15 +157,10 @@ class ServedModel:
         """The remote engine that embeds or scores texts, in addition to generation or
         instead of it, if any.
         """
-        match self.backend:
-            case TextEncoderBackend(engine=engine):
-                return engine
-            case EventBackend(engine=engine) if (
-                isinstance(engine, TextEncoder) and engine.encoding_tasks
-            ):
-                return engine
-            case _:
-                return None
+        if isinstance(self.backend, TextEncoderBackend):
+            return self.backend.engine
+        encoder = self.interfaces.text_encoder
+        return encoder if encoder is not None and encoder.encoding_tasks else None
 
     @property
     def engines(self) -> tuple[Engine | TokenEngine | Encoder, ...]:

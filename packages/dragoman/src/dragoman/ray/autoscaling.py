@@ -41,16 +41,18 @@ def measure_load(models: Models) -> dict[str, float]:
     usage = 0.0
     for model in models:
         states = [engine.health() for engine in model.engines]
-        requests += sum(state.running + state.waiting for state in states) + model.queue.n_held
+        requests += (
+            sum(state.running + state.waiting for state in states) + model.queues.generation.n_held
+        )
         shares: Sequence[float | None] = [state.kv_cache_usage for state in states]
-        if model.stats_source is not None:
-            shares = [stats.kv_cache_usage for stats in model.stats_source.stats()]
+        if model.interfaces.stats_source is not None:
+            shares = [stats.kv_cache_usage for stats in model.interfaces.stats_source.stats()]
         # The fullest cache counts: requests to its engine wait, even if the others are
         # empty.
         usage = max([usage, *(share or 0.0 for share in shares)])
     return {
         REQUESTS: float(requests),
-        WAITING_TOKENS: float(sum(model.queue.waiting_tokens for model in models)),
+        WAITING_TOKENS: float(sum(model.queues.generation.waiting_tokens for model in models)),
         KV_USAGE: usage,
     }
 

@@ -149,7 +149,7 @@ async def prepare_call(
         model = await context.service.models.load_and_find(header.model)
         terms = build_terms(context, header.id, call.tool_prefix)
         # Before media is fetched: under overload a rejection must be cheap.
-        model.queue.check_capacity(terms.queue_share)
+        model.queues.generation.check_capacity(terms.queue_share)
         resolved = [
             _resolve_for_engine(request, header.model, model, context.caller)
             for request in call.requests

@@ -77,7 +77,7 @@ async def run_computation(
     timeout = request_timeout(http)
     observer = await observe_call(http, model.name, EMBEDDINGS)
     with observer or nullcontext():
-        model.encoding_queue.check_capacity(find_queue_share(http))
+        model.queues.encoding.check_capacity(find_queue_share(http))
         if (permit := http.service.generation.start_limiter.acquire()) is not None:
             await permit
         work = compute(find_trace(http, observer))

@@ -288,6 +288,10 @@ class SequenceMatcher:
     def finished(self) -> bool:
         return not self._left
 
+    @property
+    def was_closed(self) -> bool:
+        return False
+
 
 async def test_failing_matcher_fails_only_its_request(file: Path) -> None:
     ask = TokenRequest(

@@ -221,7 +221,7 @@ async def test_prefix_cache_is_shared_between_front_ends(running: Split) -> None
             event for event in await second.collect_events(request) if isinstance(event, Started)
         ]
         assert (started[0].cached_tokens or 0) > 100
-        cache = get_backend(models[0]).cache
+        cache = models[0].interfaces.cache
         assert cache is not None
         assert cache.count_cached_tokens((1, 2, 3), "") is None
         await cache.reset_prefix_cache()

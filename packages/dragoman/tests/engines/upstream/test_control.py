@@ -19,6 +19,7 @@ from tests.http.wire import serving
 from tests.serving.harness import load_tiny_tokenizer
 
 from dragoman.core.engine_control import EngineControl
+from dragoman.core.engine_interfaces import EngineInterfaces
 from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
 from dragoman.engines.upstream import KINDS, Upstream, UpstreamControl, discover
 from dragoman.launch import build_models
@@ -36,10 +37,11 @@ CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_to
 def build_front(*addresses: str, key: str | None = None) -> Models:
     upstreams = tuple(Upstream(f"{address}/v1", key=key) for address in addresses)
     control = UpstreamControl(upstreams, ClientTimeouts(read=60.0))
-    backend = EventBackend(build_engine(upstreams=upstreams), cache=control)
+    backend = EventBackend(build_engine(upstreams=upstreams))
     adapters = Adapters((), control, is_remote=True)
+    interfaces = EngineInterfaces(control=control, cache=control)
     return Models(
-        [ServedModel("m", backend, 4096, 1_700_000_000, control=control, adapters=adapters)]
+        [ServedModel("m", backend, 4096, 1_700_000_000, interfaces=interfaces, adapters=adapters)]
     )
 
 
@@ -73,7 +75,7 @@ async def answering(handle: Handle, count: int = 1) -> AsyncGenerator[httpx2.Asy
 async def test_control_routes_pause_sleep_and_reset_upstream() -> None:
     behind = build_models(Settings(served_model_name=("m",), max_model_len=2048), SystemClock())
     [model] = behind
-    control: EngineControl | None = model.control
+    control: EngineControl | None = model.interfaces.control
     assert control is not None
     await behind.start()
     try:
@@ -239,4 +241,4 @@ def test_discover_returns_adapters_of_upstream() -> None:
 def test_control_exists_only_for_vllm_and_dragoman_kinds(kind: str) -> None:
     settings = Settings().replace(model="http://a/v1", upstream_kind=kind, upstream_model="m")  # pyright: ignore[reportArgumentType]
     [model] = build_models(settings, SystemClock())
-    assert (model.control is not None) == (kind in ("vllm", "dragoman"))
+    assert (model.interfaces.control is not None) == (kind in ("vllm", "dragoman"))

@@ -30,6 +30,7 @@ from dragoman.http import asgi_extensions
 from dragoman.parsers import registry
 from dragoman.pipeline.engine_backends import EventBackend
 from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.output_formats import OutputFormats
 from dragoman.pipeline.served_model import ServedModel
 from dragoman.serving.app import build_asgi_app
 from dragoman.store import MemoryStore
@@ -96,7 +97,7 @@ async def front(far: StubServer, *, parses: bool) -> AsyncGenerator[ASGIApp]:
     reasoning = registry.find_reasoning_format("qwen3")
     tools = registry.find_tool_format("hermes")
     model = ServedModel(
-        "m", EventBackend(upstream), 4096, 1_700_000_000, reasoning=reasoning, tools=tools
+        "m", EventBackend(upstream), 4096, 1_700_000_000, formats=OutputFormats(reasoning, tools)
     )
     await upstream.start()
     try:

@@ -162,7 +162,7 @@ async def test_bad_words_and_stop_tokens_are_applied(client: Client) -> None:
 async def test_reasoning_budget_ends_reasoning(client: Client) -> None:
     assert Feature.REASONING_BUDGET in client.model.capabilities.features
     tokenizer = client.model.tokenizer
-    reasoning = client.model.reasoning
+    reasoning = client.model.formats.reasoning
     assert tokenizer is not None
     assert reasoning is not None
     marks = (reasoning.syntax.begin, reasoning.syntax.end)
@@ -217,7 +217,7 @@ async def test_abort_frees_blocks(client: Client) -> None:
     client.engine.abort("never")
     await client.ask(msgspec.structs.replace(ask, id="after", max_tokens=30))
     assert len(outputs) == count
-    monitored = client.model.stats_source
+    monitored = client.model.interfaces.stats_source
     assert monitored is not None
     (stats,) = monitored.stats()
     assert (stats.running, stats.waiting, stats.kv_cache_usage) == (0, 0, 0.0)
@@ -225,7 +225,7 @@ async def test_abort_frees_blocks(client: Client) -> None:
 
 
 async def test_stats_report_vllm_counters(client: Client) -> None:
-    monitored = client.model.stats_source
+    monitored = client.model.interfaces.stats_source
     assert monitored is not None
     (stats,) = monitored.stats()
     before = (
@@ -319,7 +319,7 @@ async def test_update_weights_applies_to_running_sequence(
     """Tokens before the change are from the old weights, later ones from the new; the
     answer reports the position.
     """
-    trainable = client.model.trainable
+    trainable = client.model.interfaces.trainable
     assert trainable is not None
     ask = TokenRequest(id="old", prompt=PROMPT, max_tokens=60, sampling=GREEDY)
     old = (await client.ask(ask)).tokens
@@ -358,7 +358,7 @@ async def test_lost_weights_after_restart_are_not_replaced_by_initial(
 ) -> None:
     async with start_vllm(settings()) as models:
         client = Client(models)
-        trainable = client.model.trainable
+        trainable = client.model.interfaces.trainable
         place = models.slots[0]
         assert trainable is not None
         ask = TokenRequest(id="v", prompt=PROMPT, max_tokens=2, sampling=GREEDY)
@@ -381,7 +381,7 @@ async def test_lost_weights_after_restart_are_not_replaced_by_initial(
 async def test_update_weights_mismatch_raises_and_keeps_weights(
     client: Client, tmp_path: Path
 ) -> None:
-    trainable = client.model.trainable
+    trainable = client.model.interfaces.trainable
     assert trainable is not None
     version = trainable.weight_version
     ask = TokenRequest(id="same", prompt=PROMPT, max_tokens=9, sampling=GREEDY)
@@ -400,7 +400,7 @@ async def test_update_weights_mismatch_raises_and_keeps_weights(
 
 
 async def test_pause_keep_resumes_with_same_tokens(client: Client) -> None:
-    control = client.model.control
+    control = client.model.interfaces.control
     assert control is not None
     ask = TokenRequest(id="free", prompt=PROMPT, max_tokens=60, sampling=GREEDY)
     free = await client.ask(ask)
@@ -416,7 +416,7 @@ async def test_pause_keep_resumes_with_same_tokens(client: Client) -> None:
 
 
 async def test_pause_abort_ends_running_and_rejects_new_requests(client: Client) -> None:
-    control = client.model.control
+    control = client.model.interfaces.control
     assert control is not None
     ask = TokenRequest(id="cut", prompt=PROMPT, max_tokens=2000, sampling=GREEDY)
     cut = await client.until(client.send(ask), tokens=2)
@@ -432,7 +432,7 @@ async def test_pause_abort_ends_running_and_rejects_new_requests(client: Client)
 
 
 async def test_abort_all_ends_running_and_waiting_requests(client: Client) -> None:
-    control = client.model.control
+    control = client.model.interfaces.control
     assert control is not None
     ask = TokenRequest(id="running", prompt=PROMPT, max_tokens=2000, sampling=GREEDY)
     running = await client.until(client.send(ask), tokens=1)
@@ -445,7 +445,7 @@ async def test_abort_all_ends_running_and_waiting_requests(client: Client) -> No
 async def test_sleep_without_sleep_mode_allows_only_level_0(
     client: Client,
 ) -> None:
-    control = client.model.control
+    control = client.model.interfaces.control
     assert control is not None
     with pytest.raises(Unsupported, match="enable_sleep_mode"):
         await control.sleep(1)
@@ -457,8 +457,7 @@ async def test_sleep_without_sleep_mode_allows_only_level_0(
 
 
 async def test_reset_prefix_cache_removes_hits(client: Client) -> None:
-    assert isinstance(client.model.backend, TokenBackend)
-    cache = client.model.backend.cache
+    cache = client.model.interfaces.cache
     assert cache is not None
     ask = TokenRequest(id="filling", prompt=PROMPT[7:], max_tokens=2)
     await client.ask(ask)

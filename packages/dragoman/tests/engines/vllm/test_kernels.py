@@ -197,11 +197,11 @@ async def test_update_weights_changes_tokens(tmp_path: Path) -> None:
             expected.append(await ask(client))
     async with serving(f"vllm:{source}", max_model_len=2048) as (models, client):
         model = next(iter(models))
-        assert model.trainable is not None
+        assert model.interfaces.trainable is not None
         assert await ask(client) == expected[0]
-        await model.trainable.update_weights(WeightsOnDisk(str(tmp_path)), "new")
+        await model.interfaces.trainable.update_weights(WeightsOnDisk(str(tmp_path)), "new")
         assert await ask(client) == expected[1]
-        await model.trainable.update_weights(
+        await model.interfaces.trainable.update_weights(
             WeightsOnDisk(str(source / "model.safetensors")), "old"
         )
         assert await ask(client) == expected[0]
@@ -237,7 +237,7 @@ async def test_speculative_decoding_keeps_answer() -> None:
     ):
         found = (await client.post("/v1/completions", json=repeated)).json()
         assert found["choices"][0]["token_ids"] == expected["choices"][0]["token_ids"]
-        source_of_stats = next(iter(models)).stats_source
+        source_of_stats = next(iter(models)).interfaces.stats_source
         assert source_of_stats is not None
         (stats,) = source_of_stats.stats()
         assert stats.drafts

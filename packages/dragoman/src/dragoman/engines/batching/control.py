@@ -62,7 +62,7 @@ class ControlledEngine(Protocol):
 
 class BatchingControl:
     """Implements `core.engine_control.EngineControl` and
-    `core.weight_updates.SucceedingTrainable`.
+    `core.weight_updates.Trainable`.
     """
 
     def __init__(self, engine: ControlledEngine, model: Model) -> None:

@@ -22,7 +22,7 @@ from ...core.engine import Health
 from ...core.engine_control import PauseMode
 from ...core.errors import EngineError, Overloaded, Unsupported
 from ...core.token_engine import Failed, OutputCallback, Rejected, Sampled, TokenRequest
-from ...core.weight_updates import Weights
+from ...core.weight_updates import WeightHistory, Weights
 from ...ipc.frames import FrameBuffer, read_frame
 from ..active_sequences import ActiveSequence, ActiveSequences
 from .messages import (
@@ -390,6 +390,15 @@ class EngineClientControl:
 
     async def set_weight_version(self, version: str) -> None:
         await self._client.call(SetWeightVersionCall(version), None)
+
+    @property
+    def history(self) -> WeightHistory | None:
+        """None: the weights are the engine process's."""
+        return None
+
+    async def succeed(self, history: WeightHistory) -> None:
+        """Do nothing, see `history`."""
+        del history
 
 
 class RemoteEmbedder:

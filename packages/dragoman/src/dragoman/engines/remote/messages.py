@@ -47,7 +47,7 @@ class EngineDescription(Struct, frozen=True):
 
     embedding_info: properties of its embedder; None without one.
     has_control, is_trainable, has_cache, has_adapters: whether it supports
-        EngineControl, SucceedingTrainable, PrefixCache and HostedAdapters.
+        EngineControl, Trainable, PrefixCache and HostedAdapters.
     """
 
     capabilities: Capabilities

@@ -21,7 +21,7 @@ from ...core.encoder import Embedder
 from ...core.engine import PrefixCache
 from ...core.engine_control import EngineControl
 from ...core.errors import DragomanError, EngineError, NotFound
-from ...core.matcher import ClosableMatcher, Matcher
+from ...core.matcher import Matcher
 from ...core.token_engine import (
     Ended,
     Failed,
@@ -31,7 +31,7 @@ from ...core.token_engine import (
     TokenOutput,
     TokenRequest,
 )
-from ...core.weight_updates import SucceedingTrainable, WeightHistory
+from ...core.weight_updates import Trainable, WeightHistory
 from ...ipc.frames import FrameBuffer
 from .messages import (
     AbortAllCall,
@@ -107,7 +107,7 @@ class HostedEngine:
     num_kv_tokens: int | None = None
     cache: PrefixCache | None = None
     control: EngineControl | None = None
-    trainable: SucceedingTrainable | None = None
+    trainable: Trainable | None = None
     embedder: Embedder | None = None
     adapters: HostedAdapters | None = None
 
@@ -259,8 +259,9 @@ class EngineServer:
 
     def _read_changes(self) -> EngineChanges:
         hosted = self._hosted
+        history = None if hosted.trainable is None else hosted.trainable.history
         return EngineChanges(
-            WeightHistory() if hosted.trainable is None else hosted.trainable.history,
+            WeightHistory() if history is None else history,
             () if hosted.adapters is None else tuple(hosted.adapters.list_entries()),
         )
 
@@ -418,11 +419,7 @@ class _FrontEndConnection(asyncio.Protocol):
             if isinstance(output, Rejected):
                 self._reject(output.id, output.error)
                 return
-            if (
-                isinstance(output, Ended)
-                and isinstance(matcher, ClosableMatcher)
-                and matcher.was_closed
-            ):
+            if isinstance(output, Ended) and matcher is not None and matcher.was_closed:
                 output = msgspec.structs.replace(output, was_closed=True)
         self._enqueue(output)
 

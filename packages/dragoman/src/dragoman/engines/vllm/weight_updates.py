@@ -29,7 +29,7 @@ weights must keep their dtype.
 
 class VllmTrainable:
     """Replaces vLLM's weights at run time. Implements
-    `core.weight_updates.SucceedingTrainable`.
+    `core.weight_updates.Trainable`.
 
     directory: the checkpoint that vLLM starts with. An update must contain the same
         tensors.

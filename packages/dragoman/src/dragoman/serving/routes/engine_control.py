@@ -254,7 +254,8 @@ def find_controls(http: HttpRequest) -> list[EngineControl]:
     Raises:
         NotFound: no engine supports control.
     """
-    controls = [model.control for model in select_queried_models(http) if model.control is not None]
+    interfaces = [model.interfaces for model in select_queried_models(http)]
+    controls = [each.control for each in interfaces if each.control is not None]
     if not controls:
         raise NotFound(
             "This server's engine does not support control operations.", code="unsupported_endpoint"
@@ -266,9 +267,8 @@ def _find_scriptables(http: HttpRequest) -> list[Scriptable]:
     """Return the scriptable engines of all models, or of the model in the query. Raises
     as `find_controls`.
     """
-    scriptables = [
-        model.scriptable for model in select_queried_models(http) if model.scriptable is not None
-    ]
+    interfaces = [model.interfaces for model in select_queried_models(http)]
+    scriptables = [each.scriptable for each in interfaces if each.scriptable is not None]
     if not scriptables:
         raise NotFound(
             "This server's engine does not support scripted replies.", code="unsupported_endpoint"
@@ -530,10 +530,10 @@ async def show_simulation(http: HttpRequest) -> JsonResponse | Responder:
     """List the simulated models with the speed of their time; the list may be empty."""
     data = [
         SimulatedModel(
-            **msgspec.structs.asdict(model.simulation.get_simulation()), model=model.name
+            **msgspec.structs.asdict(model.interfaces.simulation.get_simulation()), model=model.name
         )
         for model in http.service.models
-        if model.simulation is not None
+        if model.interfaces.simulation is not None
     ]
     return JsonResponse(msgspec.json.encode(SimulatedModelList("list", data)))
 
@@ -556,7 +556,8 @@ async def change_simulation(http: HttpRequest) -> JsonResponse | Responder:
         if change.model is None
         else [http.service.models.find_loaded(change.model)]
     )
-    simulations = [model.simulation for model in models if model.simulation is not None]
+    interfaces = [model.interfaces for model in models]
+    simulations = [each.simulation for each in interfaces if each.simulation is not None]
     if not simulations:
         raise NotFound("No model of this server is simulated.", code="unsupported_endpoint")
     for simulation in simulations:

@@ -26,7 +26,6 @@ from ...dialects.tgi.wire import TGI_REQUEST
 from ...dialects.vllm_generate.body_renderer import RenderedGenerateBody, render_generate_body
 from ...dialects.vllm_generate.reader import read_generate
 from ...dialects.vllm_generate.wire import GENERATE_REQUEST
-from ...pipeline.engine_backends import TokenBackend
 from ...pipeline.recent_prompts import RecentPrompts, count_common_prefix
 from ...pipeline.request_preparation import TokenJob
 from ...pipeline.served_model import ServedModel
@@ -93,8 +92,7 @@ def build_explain_handler(read: HttpCallReader, recent_prompts: RecentPrompts | 
         if other_jobs:
             raise Unsupported("One prompt can be explained at a time.", param="prompt")
         request = job.requests[0]
-        backend = model.backend
-        cache = backend.cache if isinstance(backend, TokenBackend) else None
+        cache = model.interfaces.cache
         explanation = PromptExplanation(
             model.name,
             job.prompt_text,

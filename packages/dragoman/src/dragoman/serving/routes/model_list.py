@@ -85,12 +85,12 @@ def _build_card(slot: ModelSlot, name: str) -> ModelCard:
         adapter_path = next(
             (adapter.path for adapter in model.adapters or () if adapter.name == name), None
         )
-        root = adapter_path or model.root or model.name
+        root = adapter_path or model.details.root or model.name
     details = ModelDetails() if summary is None else summary.details
     return ModelCard(
         id=name,
         created=slot.created,
-        owned_by="dragoman" if model is None else model.owned_by,
+        owned_by="dragoman" if model is None else model.details.owned_by,
         root=root,
         parent=None if name == slot.name else slot.name,
         max_model_len=None if summary is None else summary.max_model_len,

@@ -152,7 +152,7 @@ def _adapt_call(
     prompt = request.prompt
     renders_tokens = isinstance(backend, TokenBackend)
     if isinstance(prompt, Conversation):
-        can_think = model.reasoning is not None or model.capabilities.native_reasoning
+        can_think = model.formats.reasoning is not None or model.capabilities.native_reasoning
         if prompt.reasoning.enabled and not can_think:
             raise RequestError(f"{abbreviate(name)} does not support thinking", param="think")
         if prompt.preceding_ids and not renders_tokens:

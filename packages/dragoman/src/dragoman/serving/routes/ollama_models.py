@@ -279,7 +279,7 @@ def _build_card(slot: ModelSlot, name: str) -> OllamaModelCard:
         quantization=details.quantization or (details.dtype or "").upper(),
         format=details.format or "",
         template=template,
-        sampling=Sampling() if model is None else model.sampling,
+        sampling=Sampling() if model is None else model.defaults.sampling,
     )
 
 

@@ -179,7 +179,8 @@ class SglangModelInfo(Struct, frozen=True):
 
 async def show_model_info(http: HttpRequest) -> JsonResponse | Responder:
     model = await find_queried_model(http)
-    version = None if model.trainable is None else model.trainable.weight_version
+    trainable = model.interfaces.trainable
+    version = None if trainable is None else trainable.weight_version
     generates = isinstance(model.backend, TokenBackend | EventBackend)
     return JsonResponse(
         msgspec.json.encode(

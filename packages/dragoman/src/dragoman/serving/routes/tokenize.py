@@ -23,7 +23,7 @@ from ...dialects.tokenize import (
     render_detokenize,
     render_tokenize,
 )
-from ...pipeline.engine_backends import EventBackend, TokenBackend
+from ...pipeline.engine_backends import TokenBackend
 from ...pipeline.prompt_encoding import add_special_tokens, render_conversation
 from ...pipeline.prompt_length import check_countable
 from ...pipeline.served_model import ServedModel
@@ -174,9 +174,7 @@ async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
 
 def _find_remote_tokenizer(model: ServedModel) -> RemoteTokenizer | None:
     """Return the tokenizer of an upstream if the model has no local tokenizer."""
-    backend = model.backend
-    has_remote = isinstance(backend, EventBackend) and backend.tokenizer is None
-    return backend.engine if has_remote and isinstance(backend.engine, RemoteTokenizer) else None
+    return model.interfaces.remote_tokenizer if model.tokenizer is None else None
 
 
 def _list_token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:

@@ -14,7 +14,6 @@ from ...dialects.openai_errors import OpenAIErrorBody
 from ...dialects.vllm_generate.reader import read_generate
 from ...dialects.vllm_generate.response_schemas import GeneratedTokens, GeneratedTokensChunk
 from ...dialects.vllm_generate.wire import GENERATE_REQUEST
-from ...pipeline.engine_backends import EventBackend, TokenBackend
 from ...pipeline.served_model import ServedModel
 from ..api_description import EVENTS, MODEL, Query, response
 from ..auth import Access
@@ -96,7 +95,7 @@ def count_requests(http: HttpRequest) -> tuple[int, int]:
     """Return the numbers of running and of waiting requests of all models."""
     models = list(http.service.models)
     states = [engine.health() for model in models for engine in model.engines]
-    n_held = sum(model.queue.n_held + model.encoding_queue.n_held for model in models)
+    n_held = sum(model.queues.generation.n_held + model.queues.encoding.n_held for model in models)
     return sum(state.running for state in states), n_held + sum(state.waiting for state in states)
 
 
@@ -182,10 +181,7 @@ async def reset_prefix_cache(http: HttpRequest) -> JsonResponse | Responder:
 
 async def reset_caches(http: HttpRequest) -> bool:
     """Reset all prefix caches; False if blocks in use were retained, as in vLLM."""
-    backends = [model.backend for model in http.service.models]
-    caches = [
-        backend.cache for backend in backends if isinstance(backend, TokenBackend | EventBackend)
-    ]
+    caches = [model.interfaces.cache for model in http.service.models]
     # A list, not a generator: every cache is reset even if one fails.
     return all(
         [await cache.reset_prefix_cache() is not False for cache in caches if cache is not None]

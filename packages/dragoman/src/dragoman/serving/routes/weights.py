@@ -197,7 +197,9 @@ def find_trainable(http: HttpRequest) -> tuple[str, Trainable]:
     name = http.query.get("model")
     candidates = list(models) if name is None else [models.find_loaded(name)]
     trainables = [
-        (model.name, model.trainable) for model in candidates if model.trainable is not None
+        (model.name, trainable)
+        for model in candidates
+        if (trainable := model.interfaces.trainable) is not None
     ]
     if not trainables:
         raise NotFound(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ....core.engine import PrefixCache
+from ....core.engine_interfaces import EngineInterfaces
 from ....core.errors import EngineError
 from ....core.prompt_images import ImageProcessor
-from ....core.request import Sampling
 from ....core.token_engine import TokenEngine
 from ....engines import llamacpp
 from ....engines.llamacpp import (
@@ -30,7 +30,7 @@ from ....prompts.tokenizer_info import TokenizerInfo
 from ....serving.clock import Clock
 from ....settings import Settings
 from ...front_end import FrontEnd
-from ...model_builder import build_engine_limits, build_token_backend
+from ...model_builder import build_defaults, build_engine_limits, build_token_backend
 from ...model_metadata import detect_formats, load_configured_template, resolve_served_names
 from .settings import LlamaCppSettings
 
@@ -118,14 +118,13 @@ def build_gguf_model(
     tokenizer = parts.tokenizer
     template = parts.template
     name, aliases = resolve_served_names(settings, metadata.path.stem)
-    reasoning, tools = detect_formats(settings, template, tokenizer)
+    formats = detect_formats(settings, template, tokenizer)
     backend = build_token_backend(
         settings,
         engine,
         tokenizer,
         template,
         llamacpp.find_end_tokens(metadata),
-        cache=cache,
         vision=vision,
     )
     return ServedModel(
@@ -134,11 +133,10 @@ def build_gguf_model(
         max_model_len,
         int(clock.now()),
         aliases,
-        sampling=settings.override_generation_config.merge_into(Sampling()),
-        max_new_tokens=settings.override_generation_config.max_new_tokens,
-        reasoning=reasoning,
-        tools=tools,
+        defaults=build_defaults(settings),
+        formats=formats,
         tokenizer_info=_build_tokenizer_info(metadata, template),
+        interfaces=EngineInterfaces(cache=cache),
     )
 
 

@@ -11,6 +11,7 @@ import msgspec
 from dragoman_http import ClientTimeouts
 
 from ....core.encoder_requests import EncodingTask
+from ....core.engine_interfaces import EngineInterfaces
 from ....core.errors import EngineError
 from ....core.request import SamplingOptions
 from ....engines.upstream import (
@@ -30,7 +31,8 @@ from ....engines.upstream import (
 from ....parsers import registry
 from ....pipeline.engine_backends import EventBackend, TextEncoderBackend
 from ....pipeline.lora_adapters import Adapter, Adapters
-from ....pipeline.served_model import ServedModel
+from ....pipeline.output_formats import OutputFormats
+from ....pipeline.served_model import ModelDetails, ServedModel
 from ....serving.clock import Clock
 from ....settings import Settings
 from ...model_metadata import resolve_served_names
@@ -97,16 +99,13 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
         adapters = Adapters(loaded, control, is_remote=True)
     return ServedModel(
         name,
-        EventBackend(engine, cache=control)
-        if discovered.tasks.generates
-        else TextEncoderBackend(engine),
+        EventBackend(engine) if discovered.tasks.generates else TextEncoderBackend(engine),
         settings.max_model_len or discovered.max_model_len or UNKNOWN_LENGTH,
         int(clock.now()),
         aliases,
-        root=discovered.model,
-        reasoning=reasoning,
-        tools=tools,
-        control=control,
+        details=ModelDetails(root=discovered.model),
+        formats=OutputFormats(reasoning, tools),
+        interfaces=EngineInterfaces(control=control, cache=control),
         adapters=adapters,
     )
 

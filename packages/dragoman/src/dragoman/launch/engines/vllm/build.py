@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ....core.engine_interfaces import EngineInterfaces
 from ....core.errors import EngineError
 from ....engines.vllm.load import LoadedEngine, VllmOptions, load
 from ....engines.vllm.pooling import VllmEmbedder, VllmScorer
@@ -33,9 +34,9 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
     if adapters:
         arguments.setdefault("enable_lora", True)
     template = load_chat_template(settings, directory)
-    reasoning, _ = resolve_formats(
+    reasoning = resolve_formats(
         settings, directory, template, load_tokenizer(directory, generates=False)
-    )
+    ).reasoning
     options = VllmOptions(
         arguments,
         None if reasoning is None else (reasoning.syntax.begin, reasoning.syntax.end),
@@ -61,7 +62,7 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
             limit,
             int(clock.now()),
             aliases,
-            stats_source=loaded,
+            interfaces=EngineInterfaces(stats_source=loaded),
             tokenizer_info=info,
         )
     engine = loaded.engine
@@ -77,10 +78,12 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
         engine,
         own_name=directory.resolve().name,
         max_model_len=engine.max_model_len,
-        cache=engine,
-        monitored=engine,
-        control=engine.control,
-        trainable=engine.trainable,
+        interfaces=EngineInterfaces(
+            control=engine.control,
+            trainable=engine.trainable,
+            stats_source=engine,
+            cache=engine,
+        ),
         vision=loaded.vision,
         adapters=served_adapters,
     )
