@@ -22,7 +22,7 @@ from dragoman.hub import (
     parse_reference,
     translate_errors,
 )
-from dragoman.hub.hub_client import MAX_JSON_BYTES, HubClient
+from dragoman.hub.hub_client import MAX_METADATA_BYTES, HubClient
 from dragoman.launch.hub_models import prepare_pull
 from dragoman.launch.hub_reference import find_reference
 from dragoman.settings import Settings
@@ -84,7 +84,7 @@ def test_hostile_hub_stays_in_cache_and_bounds(
     blobs = storage / "blobs"
     assert all(path.resolve().parent == blobs for path in find_files(storage) if path.is_symlink())
     assert sum(path.stat().st_size for path in find_files(storage)) < 1 << 20
-    assert hub.sent.get(name, 0) < MAX_JSON_BYTES + SOCKET_BYTES
+    assert hub.sent.get(name, 0) < MAX_METADATA_BYTES + SOCKET_BYTES
     if misbehaviour.answers:
         assert hub.sent[name] < SOCKET_BYTES
     assert hub.other_tokens == []

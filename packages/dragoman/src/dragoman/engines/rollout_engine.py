@@ -23,7 +23,7 @@ from ..core.token_engine import (
 )
 from .active_sequences import ActiveSequence, ActiveSequences
 from .rollout_calls import ExecutorCall, build_outputs, call_executor, group_calls, parse_candidates
-from .rollout_executor import DeclaresCapabilities, Executor, Versioned
+from .rollout_executor import Executor, ExecutorParts
 
 _EXECUTOR_PARAMETERS = frozenset(
     {
@@ -59,6 +59,7 @@ class RolloutEngine:
         self, executor: Executor, *, vocab: int, max_model_len: int, max_waiting: int = 1024
     ) -> None:
         self._executor = executor
+        self.parts = ExecutorParts.find(executor)
         self._vocab = vocab
         self._max_model_len = max_model_len
         self._max_waiting = max_waiting
@@ -79,11 +80,8 @@ class RolloutEngine:
         """The supported part of what the executor declares, plus what the pipeline
         implements.
         """
-        declared = (
-            self._executor.capabilities
-            if isinstance(self._executor, DeclaresCapabilities)
-            else Capabilities()
-        )
+        declares = self.parts.declares
+        declared = Capabilities() if declares is None else declares.capabilities
         features = (declared.features & {Feature.LOGPROBS}) | {Feature.TOKEN_IDS, Feature.TOOLS}
         return Capabilities(
             features, (declared.parameters & _EXECUTOR_PARAMETERS) | _PIPELINE_PARAMETERS
@@ -252,4 +250,5 @@ class RolloutEngine:
 
     @property
     def weight_version(self) -> str | None:
-        return self._executor.weight_version if isinstance(self._executor, Versioned) else None
+        versioned = self.parts.versioned
+        return None if versioned is None else versioned.weight_version

@@ -104,3 +104,22 @@ class Pausable(Protocol):
         ...
 
     def resume(self) -> object: ...
+
+
+class ExecutorParts(Struct, frozen=True):
+    """The optional parts of an executor; None for one that it does not have."""
+
+    declares: DeclaresCapabilities | None = None
+    versioned: Versioned | None = None
+    updatable: Updatable | None = None
+    pausable: Pausable | None = None
+
+    @classmethod
+    def find(cls, executor: Executor) -> ExecutorParts:
+        """Find the parts that an executor implements. No other code asks for its type."""
+        return cls(
+            executor if isinstance(executor, DeclaresCapabilities) else None,
+            executor if isinstance(executor, Versioned) else None,
+            executor if isinstance(executor, Updatable) else None,
+            executor if isinstance(executor, Pausable) else None,
+        )

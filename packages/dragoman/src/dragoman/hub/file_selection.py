@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from .errors import HubError
+from .hub_client import MAX_METADATA_BYTES
 
 METADATA_SUFFIXES = (".json", ".txt", ".jinja", ".model")
 _SENTENCE_TRANSFORMERS = re.compile(r"\d+_\w+/(config\.json|model\.safetensors)")
@@ -24,9 +25,6 @@ _TOKENIZER_FILES = re.compile(
     r"|chat_template\.(jinja|json)|(generation_)?config\.json)"
 )
 INDEX = "model.safetensors.index.json"
-MAX_METADATA_BYTES = 64 << 20
-"""Largest file of the configuration or the tokenizer; Gemma's tokenizer.json has 33 MB.
-"""
 MAX_METADATA_FILES = 1000
 _MAX_PATH_BYTES = 1024
 _MAX_NAME_BYTES = 255

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import httpx2
 
 CHUNK_BYTES = 1 << 20
-MAX_JSON_BYTES = 64 << 20
-"""Largest list of files, and largest JSON file that is read whole. The index of the
-largest models (140,000 tensors) has 15 MB.
+MAX_METADATA_BYTES = 64 << 20
+"""Largest list of files, and largest file that is read whole: the index of the largest
+models (140,000 tensors) has 15 MB, Gemma's tokenizer.json 33 MB.
 """
 MAX_ANSWER_SECONDS = 120.0
 """Time for a list of files."""
@@ -78,10 +78,10 @@ class HubClient:
         with self._stream(repository, f"{url}?blobs=true") as response:
             for chunk in response.iter_raw():
                 answer += chunk
-                if len(answer) > MAX_JSON_BYTES:
+                if len(answer) > MAX_METADATA_BYTES:
                     raise HubError(
                         f"the list of files of {repository} has more than "
-                        f"{MAX_JSON_BYTES >> 20} MiB; choose another repository"
+                        f"{MAX_METADATA_BYTES >> 20} MiB; choose another repository"
                     )
                 if self._monotonic() > deadline:
                     raise HubError(

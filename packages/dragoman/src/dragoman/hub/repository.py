@@ -15,7 +15,7 @@ from .blob_download import BlobDownload
 from .errors import HubError, translate_errors
 from .file_selection import RepositoryFile, is_inside
 from .hub_cache import get_cache_folder, link_blob, read_revision
-from .hub_client import MAX_JSON_BYTES, HubClient
+from .hub_client import MAX_METADATA_BYTES, HubClient
 from .model_reference import ModelReference
 
 # A git commit (SHA-1) in hexadecimal digits.
@@ -56,9 +56,9 @@ class Repository:
         is_present = local_file.is_file()
         if not is_present and not self.is_remote:
             return None
-        if (local_file.stat().st_size if is_present else file.size) > MAX_JSON_BYTES:
+        if (local_file.stat().st_size if is_present else file.size) > MAX_METADATA_BYTES:
             raise HubError(
-                f"{path} of {self.id} has more than {MAX_JSON_BYTES >> 20} MiB; choose another "
+                f"{path} of {self.id} has more than {MAX_METADATA_BYTES >> 20} MiB; choose another "
                 f"repository"
             )
         if not is_present:

@@ -23,7 +23,7 @@ from ..core.errors import DragomanError
 from ..core.token_engine import TokenEngine
 from ..engines.rollout_control import RolloutControl, RolloutTraining
 from ..engines.rollout_engine import RolloutEngine
-from ..engines.rollout_executor import Executor, Pausable, Updatable
+from ..engines.rollout_executor import Executor
 from ..pipeline.engine_backends import EventBackend
 from ..pipeline.served_model import ServedModel
 from ..prompts.hf_tokenizer import load_tokenizer
@@ -234,9 +234,10 @@ def build_executor_model(
         max_model_len=max_model_len,
         max_waiting=settings.max_queued_requests,
     )
-    control = RolloutControl(engine, executor) if isinstance(executor, Pausable) else None
+    parts = engine.parts
+    control = None if parts.pausable is None else RolloutControl(engine, parts.pausable)
     training = (
-        RolloutTraining(engine, executor, control) if isinstance(executor, Updatable) else None
+        None if parts.updatable is None else RolloutTraining(engine, parts.updatable, control)
     )
     return build_token_model(
         settings,

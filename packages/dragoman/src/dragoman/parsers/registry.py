@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import partial
-from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import TypeVar
+
+from dragoman_cli.entry_points import find_entry_points, load_entry_point
 
 from ..core.syntax import ParseContext, Parser, ReasoningFormat, ToolFormat, get_tool_names
 from .call_families import CALL_FAMILIES
@@ -129,14 +130,13 @@ def _find_factory(
     if name in built_in:
         return built_in[name]
     prefix = kind + "."
-    # Entry points are listed here, not at import, since that takes milliseconds.
-    installed = {
-        entry_point.name.removeprefix(prefix): entry_point
-        for entry_point in entry_points(group=GROUP)
-        if entry_point.name.startswith(prefix)
-    }
-    if name in installed:
-        return installed[name].load()
+    if (factory := load_entry_point(GROUP, prefix + name)) is not None:
+        return factory
+    installed = [
+        point.name.removeprefix(prefix)
+        for point in find_entry_points(GROUP)
+        if point.name.startswith(prefix)
+    ]
     names = sorted({NO_PARSER, *built_in, *installed})
     close_matches = get_close_matches(name, names, n=1)
     hint = f" Did you mean {close_matches[0]!r}?" if close_matches else ""

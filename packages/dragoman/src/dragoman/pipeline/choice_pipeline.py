@@ -58,6 +58,6 @@ class ChoicePipeline:
         return events
 
 
-def collect_warnings(choices: Iterable[ChoicePipeline]) -> tuple[str, ...]:
+def join_choice_warnings(choices: Iterable[ChoicePipeline]) -> tuple[str, ...]:
     """Return the warnings about all choices, each once."""
     return tuple(dict.fromkeys(warning for choice in choices for warning in choice.warnings))

@@ -18,7 +18,7 @@ from ..core.events import (
     Started,
     Usage,
 )
-from .choice_pipeline import ChoicePipeline, collect_warnings
+from .choice_pipeline import ChoicePipeline, join_choice_warnings
 from .request_preparation import EventJob
 from .request_queue import QueuedRequest
 from .usage_completion import UsageCompletion
@@ -132,7 +132,7 @@ class EventRun:
         this run if a stop string has ended the response.
         """
         finished = self._finished or self._usage.finish(self._count_tokens())
-        warnings = (*finished.warnings, *collect_warnings(self._choices))
+        warnings = (*finished.warnings, *join_choice_warnings(self._choices))
         return msgspec.structs.replace(finished, warnings=warnings)
 
     def _choose_counts(self, usage: Usage) -> Usage:

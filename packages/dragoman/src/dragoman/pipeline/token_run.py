@@ -29,7 +29,7 @@ from ..core.token_engine import (
     TokenOutput,
     WeightVersionSet,
 )
-from .choice_pipeline import collect_warnings
+from .choice_pipeline import join_choice_warnings
 from .detokenizer import TextAssembler
 from .request_preparation import TokenJob
 from .request_queue import QueuedRequest
@@ -312,7 +312,7 @@ class TokenRun:
                 reasoning,
                 self._written_tokens,
             ),
-            warnings=collect_warnings(pipelines),
+            warnings=join_choice_warnings(pipelines),
         )
 
 

@@ -114,7 +114,7 @@ async def create(http: HttpRequest) -> JsonResponse | Responder:
     )
     return JsonResponse(
         render_conversation(key.id, created, new_items.metadata),
-        warnings=_collect_warnings(new_items),
+        warnings=_list_item_warnings(new_items),
     )
 
 
@@ -155,7 +155,7 @@ async def add_items(http: HttpRequest) -> JsonResponse | Responder:
         raise Conflict(
             "The conversation already has an item with this id.", param="items"
         ) from None
-    return JsonResponse(render_page(rows, has_more=False), warnings=_collect_warnings(new_items))
+    return JsonResponse(render_page(rows, has_more=False), warnings=_list_item_warnings(new_items))
 
 
 async def list_items(http: HttpRequest) -> JsonResponse | Responder:
@@ -216,7 +216,7 @@ def _render_conversation(record: Record) -> bytes:
     return render_conversation(record.key.id, record.created, record.body)
 
 
-def _collect_warnings(new_items: ConversationItems) -> tuple[str, ...]:
+def _list_item_warnings(new_items: ConversationItems) -> tuple[str, ...]:
     return tuple(f"{name} is ignored: unknown field" for name in new_items.unknown)
 
 
