@@ -5,6 +5,7 @@ how engines are built.
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError, find_changed_settings, load_settings
 from dragoman.settings.engine_settings import load_engine_settings
 from dragoman.settings.fields import ENGINES, SUPPORTED_BY
+
+from ..engines.encoder.directories import write_encoder
 
 BUILT: dict[str, dict[str, Any]] = {
     "tiny": {"kv_offloading_dir": "kv"},
@@ -91,7 +94,7 @@ def vain(caplog: pytest.LogCaptureFixture, **given: Any) -> list[str]:
 
 def test_unsupported_setting_logs_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert vain(caplog, model="tiny", quantization="torchao") == [
-        "--quantization is for transformers"
+        "--quantization is for encoder and transformers"
     ]
 
 
@@ -125,6 +128,39 @@ def test_shared_setting_needs_one_model_own_setting_its_model(
     assert vain(
         caplog, models=msgspec.json.encode(models).decode(), directives=True, max_num_seqs="4"
     ) == ["--directives is for scripted and sim"]
+
+
+@pytest.mark.parametrize(
+    ("given", "flag"),
+    [
+        ({"dtype": "bfloat16"}, "--dtype"),
+        ({"quantization": "torchao"}, "--quantization"),
+        ({"device": "cuda:1"}, "--device"),
+        ({"chat_template": "{{ messages }}"}, "--chat-template"),
+        ({"trust_remote_code": True}, "--trust-remote-code"),
+    ],
+)
+def test_encoder_in_numpy_names_ignored_setting(
+    given: dict[str, Any], flag: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_encoder(tmp_path)
+    settings = load_settings({"model": f"encoder:{tmp_path}", **given}, {})
+    with caplog.at_level(logging.WARNING):
+        build(settings, SystemClock())
+    assert [message for message in caplog.messages if message.startswith(f"{flag} would be")]
+    with pytest.raises(SettingsError, match=f"{flag} would be ignored"):
+        build(settings.replace(strict=True), SystemClock())
+
+
+def test_encoder_in_numpy_honours_own_values(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_encoder(tmp_path)
+    given = {"model": f"encoder:{tmp_path}", "dtype": "float32", "device": "cpu", "threads": "1"}
+    settings = load_settings({**given, "strict": True}, {})
+    warn_unsupported(settings)
+    build(settings, SystemClock())
+    assert caplog.messages == []
 
 
 def test_strict_mode_rejects_unsupported_setting() -> None:

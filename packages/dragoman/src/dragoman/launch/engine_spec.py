@@ -103,8 +103,9 @@ class LocalModels(Struct, frozen=True, kw_only=True):
             weights nor a tokenizer.
         find_bundled: Finds the model that the engine loads if MODEL is only its name.
         measure_kv_cache: Returns the bytes of main memory that the KV cache may take.
-        describe_device: Describes the device that it computes on, for the log.
-        dtype: The data type that it always computes in; None if it has several.
+        describe_device: Describes the device that computes a model, for the log.
+        find_dtype: Finds the data type that it computes a model in, whatever the
+            settings say; None where they decide.
         kv_block_size: Tokens of a block of its KV cache, for the log; None without
             blocks, or if they are not known.
         takes_kv_cache_at_start: Whether its KV cache, in float32, has all of its memory
@@ -120,8 +121,8 @@ class LocalModels(Struct, frozen=True, kw_only=True):
     reads_file: Callable[[str], bool] | None = None
     find_bundled: Callable[[], Path] | None = None
     measure_kv_cache: Callable[[Settings, Path], int] | None = None
-    describe_device: Callable[[Settings], str] | None = None
-    dtype: str | None = None
+    describe_device: Callable[[Settings, Path], str] | None = None
+    find_dtype: Callable[[Path], str | None] | None = None
     kv_block_size: int | None = None
     takes_kv_cache_at_start: bool = False
     build_front_end: Callable[[Settings, Clock, Path, str, FrontEnd], ServedModel] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from ..hub import format_bytes
 from ..parsers import registry
@@ -20,18 +21,18 @@ def describe_loaded(settings: Settings, model: ServedModel) -> list[str]:
         return []
     spec = find_engine(details.engine)
     local = None if spec is None else spec.local
+    path = Path(details.source or "")
     weights = [
         f"engine {details.engine} ({details.reason})",
-        f"device {_find_device(settings, local)}",
+        f"device {_find_device(settings, local, path)}",
     ]
     if details.quantization is not None:
         weights.append(f"quantization {details.quantization}")
     if details.dtype is not None:
         weights.append(f"weights in {details.dtype}")
-    if local is not None and local.dtype is not None:
-        weights.append(f"computed in {local.dtype}")
-    elif settings.dtype != "auto":
-        weights.append(f"computed in {settings.dtype}")
+    dtype = _find_dtype(settings, local, path)
+    if dtype is not None:
+        weights.append(f"computed in {dtype}")
     if details.parameters is not None:
         weights.append(f"{details.parameters:,} parameters")
     if details.size is not None:
@@ -58,10 +59,15 @@ def _describe_kv_cache(details: ModelDetails, local: LocalModels | None, num_tok
     return f"{text} ({format_bytes(size)} in 16 bits when full)"
 
 
-def _find_device(settings: Settings, local: LocalModels | None) -> str:
+def _find_device(settings: Settings, local: LocalModels | None, path: Path) -> str:
     if local is None or local.describe_device is None:
         return "chosen by the library"
-    return local.describe_device(settings)
+    return local.describe_device(settings, path)
+
+
+def _find_dtype(settings: Settings, local: LocalModels | None, path: Path) -> str | None:
+    fixed = None if local is None or local.find_dtype is None else local.find_dtype(path)
+    return fixed or (None if settings.dtype == "auto" else settings.dtype)
 
 
 def _describe_formats(settings: Settings, model: ServedModel) -> Iterator[str]:

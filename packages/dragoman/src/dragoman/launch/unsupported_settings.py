@@ -41,7 +41,16 @@ def _parse_kind(model: str) -> str:
 
 
 def warn_unsupported_names(settings: Settings, names: Iterable[str], *kinds: str) -> None:
-    for warning in describe_unsupported(names, *kinds):
+    report_ignored(settings, describe_unsupported(names, *kinds))
+
+
+def report_ignored(settings: Settings, warnings: Iterable[str]) -> None:
+    """Warn about settings without effect.
+
+    Raises:
+        SettingsError: instead of a warning, with `--strict`.
+    """
+    for warning in warnings:
         if settings.strict:
             raise SettingsError(warning)
         log.warning(warning)

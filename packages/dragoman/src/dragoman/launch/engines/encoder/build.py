@@ -14,8 +14,9 @@ from ....serving.clock import Clock
 from ....settings import Settings
 from ...engine_choice import read_directory_config
 from ...model_metadata import load_chat_template, resolve_served_names
+from ...unsupported_settings import report_ignored
 from .generative_reranker import read_generative_reranker
-from .library import needs_library
+from .library import describe_ignored, needs_library
 
 
 def build_encoder(settings: Settings, clock: Clock, path: str) -> ServedModel:
@@ -30,7 +31,18 @@ def build_encoder(settings: Settings, clock: Clock, path: str) -> ServedModel:
     if config.generates_text and not config.is_embedder:
         template = load_chat_template(settings, directory)
         reranker = read_generative_reranker(directory, tokenizer, template)
-    if needs_library(config, directory):
+    own_name = directory.resolve().name
+    on_library = needs_library(config, directory)
+    report_ignored(
+        settings,
+        describe_ignored(
+            settings,
+            own_name,
+            on_library=on_library,
+            renders_pairs=reranker is not None and reranker.template is not None,
+        ),
+    )
+    if on_library:
         from ....engines.transformers import encoder as library_encoder  # noqa: PLC0415 - needs torch
         from ..transformers.build import read_options  # noqa: PLC0415 - as above
 
@@ -47,7 +59,7 @@ def build_encoder(settings: Settings, clock: Clock, path: str) -> ServedModel:
             max_model_len=settings.max_model_len,
             max_waiting=settings.max_queued_requests,
         )
-    name, aliases = resolve_served_names(settings, directory.resolve().name)
+    name, aliases = resolve_served_names(settings, own_name)
     if isinstance(engine, BatchedScorer):
         backend = ScorerBackend(
             engine,

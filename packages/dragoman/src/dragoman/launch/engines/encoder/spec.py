@@ -61,9 +61,25 @@ def reads_file(path: str) -> bool:
     return path in DECLARATION_FILES or path.endswith("/config.json")
 
 
+def describe_device(settings: Settings, directory: Path) -> str:
+    from ..transformers.spec import describe_device as describe_library_device  # noqa: PLC0415 - not for each command
+    from .library import runs_on_library  # noqa: PLC0415 - as above
+
+    return describe_library_device(settings, directory) if runs_on_library(directory) else "cpu"
+
+
+def find_dtype(directory: Path) -> str | None:
+    from .library import runs_on_library  # noqa: PLC0415 - not for each command
+
+    return None if runs_on_library(directory) else "float32"
+
+
 SPEC = EngineSpec(
     name="encoder",
-    supports=frozenset({"threads"}),
+    # All but `threads` depend on the model, see `library.describe_ignored`.
+    supports=frozenset(
+        {"threads", "dtype", "device", "quantization", "trust_remote_code", "chat_template"}
+    ),
     build=build,
     needs_argument=True,
     local=LocalModels(
@@ -71,8 +87,8 @@ SPEC = EngineSpec(
         accepts=accepts,
         check_architecture=check_architecture,
         reads_file=reads_file,
-        describe_device=lambda _: "cpu",
-        dtype="float32",
+        describe_device=describe_device,
+        find_dtype=find_dtype,
     ),
     is_replicable=True,
 )

@@ -34,7 +34,7 @@ def measure_kv_cache(settings: Settings, path: Path) -> int:
     return measure_memory(settings, path)
 
 
-def describe_device(settings: Settings) -> str:
+def describe_device(settings: Settings, _path: Path) -> str:
     layers = settings.of(LlamaCppSettings).gpu_layers
     if layers == 0:
         return "cpu"

@@ -44,7 +44,7 @@ def measure_kv_cache(settings: Settings, directory: Path) -> int:
     return measure_kv_cache(settings, directory)
 
 
-def describe_device(settings: Settings) -> str:
+def describe_device(settings: Settings, _path: Path) -> str:
     device = settings.of(TransformersSettings).device
     if device != "auto":
         return device
