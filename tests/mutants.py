@@ -582,8 +582,8 @@ MUTANTS = (
     Mutant(
         "a host name is resolved again for the connection (DNS rebinding)",
         "packages/dragoman/src/dragoman/serving/media_fetcher.py",
-        "parsed.copy_with(host=str(resolved[0]), fragment=None)",
-        "parsed.copy_with(fragment=None)",
+        "_REQUEST_HEADERS, connect_to=str(address)",
+        "_REQUEST_HEADERS",
         ("packages/dragoman/tests/hardening/test_ssrf.py",),
     ),
     Mutant(

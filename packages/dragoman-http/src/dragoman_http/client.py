@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -15,12 +14,16 @@ from .open_connection import open_connection
 from .origin_route import OriginRoute, build_route
 from .proxies import ProxyRules
 from .response import HttpResponse
+from .tls_context import build_tls_context
+from .transport import HeaderFields
 from .urls import parse_url
 
 # A header line: a token, and a value without control characters (RFC 9110, 5.1 and
 # 5.5).
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*")
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+# Methods whose body has a meaning, also if it is empty (RFC 9110, 8.6).
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 class ClientTimeouts(Struct, frozen=True):
@@ -29,7 +32,7 @@ class ClientTimeouts(Struct, frozen=True):
     connect: limit for each step of a connection: name resolution and TCP, a proxy's
         tunnel, TLS.
     read: limit without any progress, before the first byte of a response and between
-        its bytes.
+        its bytes; infinite for none.
     idle: how long an unused connection is kept open.
     """
 
@@ -46,6 +49,8 @@ class HttpClient:
     tls_context: None verifies servers against the system's certificates, or those of
         SSL_CERT_FILE or SSL_CERT_DIR.
     uds: path of a Unix socket, to which all requests are sent.
+    decodes_bodies: whether compressed bodies are decoded. If not, their pieces are as
+        sent, and `content-encoding` tells the coding.
     max_idle: unused connections that are kept for each origin. Connections in use are
         not limited.
     """
@@ -57,10 +62,12 @@ class HttpClient:
         proxies: ProxyRules | None = None,
         tls_context: ssl.SSLContext | None = None,
         uds: str | None = None,
+        decodes_bodies: bool = True,
         max_idle: int = 64,
     ) -> None:
         self._timeouts = timeouts or ClientTimeouts()
         self._uds = uds
+        self._decodes_bodies = decodes_bodies
         self._max_idle = max_idle
         # With a socket a proxy of the environment that is not supported, such as one of
         # socks5, does not matter.
@@ -83,16 +90,19 @@ class HttpClient:
         self,
         method: str,
         url: str,
-        headers: Mapping[str, str],
+        headers: HeaderFields,
         body: bytes = b"",
         *,
         read_timeout: float | None = None,
+        connect_to: str | None = None,
     ) -> HttpResponse:
         """Send a request, and return the response once its head has arrived. Redirects
         are not followed.
 
         headers: without Host, Content-Length and Accept-Encoding, which are added.
         read_timeout: seconds; None means the client's.
+        connect_to: IP address to connect to, directly, instead of resolving the URL's
+            host. Host and TLS remain those of the URL.
 
         If a reused connection is lost without a response, the request is sent once more
         on a new connection, provided that this cannot repeat its effect: the method is
@@ -103,15 +113,16 @@ class HttpClient:
             ValueError: the URL or a header is malformed.
         """
         target = parse_url(url)
-        route = build_route(target, self._proxies.find(target), self._uds)
-        lines = [f"{name}: {value}" for name, value in headers.items()]
+        route = build_route(target, self._proxies.find(target), self._uds, connect_to)
+        pairs = headers if isinstance(headers, list) else headers.items()
+        lines = [f"{name}: {value}" for name, value in pairs]
         if route.is_forwarded and route.proxy is not None and route.proxy.authorization is not None:
             lines.append(f"proxy-authorization: {route.proxy.authorization}")
         # A line break in a value could smuggle in another header, or another request.
         for line in lines:
             if _HEADER.fullmatch(line) is None:
                 raise ValueError(f"the header {line.partition(':')[0]!r} is malformed")
-        if body or method == "POST":
+        if body or method in _WITH_BODY:
             lines.append(f"content-length: {len(body)}")
         request_target = (
             f"http://{target.authority}{target.target}" if route.is_forwarded else target.target
@@ -123,6 +134,7 @@ class HttpClient:
         )
         head = "\r\n".join((*first, *lines, "", "")).encode("latin-1")
         timeout = self._timeouts.read if read_timeout is None else read_timeout
+        has_body = method != "HEAD"
         idle = self._idle.get(route, [])
         while idle:
             # The most recently used connection, so that the others can expire.
@@ -134,7 +146,7 @@ class HttpClient:
                 connection.abort()
                 continue
             try:
-                return await connection.request(head, body, timeout)
+                return await connection.request(head, body, timeout, has_body=has_body)
             except ConnectionLost as error:
                 # RFC 9110, 9.2.2: a client must not automatically retry a request that
                 # is not idempotent.
@@ -142,7 +154,7 @@ class HttpClient:
                     raise
                 break
         connection = await self._connect(route)
-        return await connection.request(head, body, timeout)
+        return await connection.request(head, body, timeout, has_body=has_body)
 
     async def close(self) -> None:
         """Close all connections. Running requests and responses fail with
@@ -165,7 +177,9 @@ class HttpClient:
         loop = asyncio.get_running_loop()
 
         def build() -> ClientConnection:
-            return ClientConnection(loop, self._keep, self._forget)
+            return ClientConnection(
+                loop, self._keep, self._forget, decodes_bodies=self._decodes_bodies
+            )
 
         timeout = asyncio.timeout(None)
         try:
@@ -188,9 +202,7 @@ class HttpClient:
 
     def _find_tls_context(self) -> ssl.SSLContext:
         if self._tls_context is None:
-            # OpenSSL itself reads SSL_CERT_FILE and SSL_CERT_DIR.
-            self._tls_context = ssl.create_default_context()
-            self._tls_context.set_alpn_protocols(["http/1.1"])
+            self._tls_context = build_tls_context()
         return self._tls_context
 
     def _keep(self, connection: ClientConnection) -> None:

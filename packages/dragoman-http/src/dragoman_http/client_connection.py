@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import select
 from collections.abc import Callable
 
@@ -46,15 +47,18 @@ class ClientConnection(asyncio.Protocol):
 
     on_idle: called when a response is complete and the connection can be used again.
     on_closed: called once, when it is closed.
+    decodes_bodies: see `HttpClient`.
     """
 
     __slots__ = (
         "_buffer",
         "_callbacks",
         "_deadline",
+        "_decodes_bodies",
         "_drained_bytes",
         "_excess_head_bytes",
         "_framing",
+        "_has_body",
         "_has_received",
         "_head",
         "_head_bytes",
@@ -82,10 +86,14 @@ class ClientConnection(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         on_idle: Callable[[ClientConnection], None],
         on_closed: Callable[[ClientConnection], None],
+        *,
+        decodes_bodies: bool = True,
     ) -> None:
         self._loop = loop
         self._on_idle = on_idle
         self._on_closed = on_closed
+        self._decodes_bodies = decodes_bodies
+        self._has_body = True
         self._head: asyncio.Future[HttpResponse] | None = None
         self._response: HttpResponse | None = None
         self._parser: httptools.HttpResponseParser | None = None
@@ -127,13 +135,16 @@ class ClientConnection(asyncio.Protocol):
             return not poller.poll(0)
         return not select.select([sock.fileno()], [], [], 0)[0]
 
-    async def request(self, data: bytes, body: bytes, read_timeout: float) -> HttpResponse:
+    async def request(
+        self, data: bytes, body: bytes, read_timeout: float, *, has_body: bool = True
+    ) -> HttpResponse:
         """Send a request on an idle connection, and return its response once the head
         has arrived.
 
         data: the head of the request.
         read_timeout: seconds without progress, in either direction, after which the
             response fails.
+        has_body: whether the response can have a body; that to HEAD cannot.
 
         Raises:
             HttpClientError: the request has no response. The connection is closed.
@@ -141,11 +152,13 @@ class ClientConnection(asyncio.Protocol):
         self._head = head = self._loop.create_future()
         self._buffer = b""
         self._head_bytes = 0
+        self._has_body = has_body
         self._has_received = False
         self._is_draining = False
         self._timeout = read_timeout
         self._last_progress = self._loop.time()
-        self._deadline = self._loop.call_at(self._last_progress + read_timeout, self._on_deadline)
+        if read_timeout < math.inf:
+            self._set_deadline(self._last_progress + read_timeout)
         # One system call for the usual request; for a large body a second call costs
         # less than copying it.
         if len(body) < 16 * 1024:
@@ -287,7 +300,7 @@ class ClientConnection(asyncio.Protocol):
                     check_partial_head(data)
                     self._buffer = data
                     return
-                head, parser, callbacks = parse_response_head(data[:end])
+                head, parser, callbacks = parse_response_head(data[:end], has_body=self._has_body)
                 data = data[end:]
                 self._head_bytes += end
                 # Bytes of another protocol would be parsed as a response.
@@ -296,7 +309,7 @@ class ClientConnection(asyncio.Protocol):
                 if head.status >= 200:
                     break
                 # An interim response, such as 100 Continue.
-            response = HttpResponse(head, self, self._loop)
+            response = HttpResponse(head, self, self._loop, is_decoded=self._decodes_bodies)
         except HttpClientError as error:
             self._end(error)
             return

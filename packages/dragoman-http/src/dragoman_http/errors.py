@@ -31,5 +31,9 @@ class InvalidResponse(HttpClientError):
     """The response is malformed or exceeds a limit."""
 
 
+class InvalidRedirect(HttpClientError):
+    """A redirect leads to no valid URL, or there are too many."""
+
+
 class ClientClosed(HttpClientError):
     """The client was closed while the request was running."""

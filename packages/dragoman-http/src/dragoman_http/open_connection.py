@@ -38,7 +38,7 @@ async def open_connection(
             find_tls_context() if route.is_tls or (proxy is not None and proxy.is_tls) else None
         )
         async with asyncio.timeout(step_timeout):
-            sock = await open_socket(loop, host, port)
+            sock = await open_socket(loop, route.address or host, port)
         if context is None or proxy is None or not route.is_tls:
             return (await adopt_socket(loop, build_connection, sock, context, host, step_timeout))[
                 1

@@ -13,6 +13,7 @@ class OriginRoute(Struct, frozen=True):
 
     proxy: None for a direct connection.
     uds: path of a Unix socket to connect to instead of the host.
+    address: IP address to connect to instead of resolving the host.
     """
 
     is_tls: bool
@@ -20,6 +21,7 @@ class OriginRoute(Struct, frozen=True):
     port: int
     proxy: Proxy | None = None
     uds: str | None = None
+    address: str | None = None
 
     @property
     def is_forwarded(self) -> bool:
@@ -29,5 +31,10 @@ class OriginRoute(Struct, frozen=True):
         return self.proxy is not None and not self.is_tls
 
 
-def build_route(url: Url, proxy: Proxy | None, uds: str | None) -> OriginRoute:
-    return OriginRoute(url.is_tls, url.host, url.port, None if uds is not None else proxy, uds)
+def build_route(
+    url: Url, proxy: Proxy | None, uds: str | None, address: str | None = None
+) -> OriginRoute:
+    # A proxy would resolve the host itself.
+    if uds is not None or address is not None:
+        proxy = None
+    return OriginRoute(url.is_tls, url.host, url.port, proxy, uds, address)

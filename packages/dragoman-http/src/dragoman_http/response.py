@@ -123,6 +123,10 @@ class HttpResponse:
 
     While the consumer awaits `read` and has set a receiver, pieces are passed to the
     receiver in the callback of the transport, without resuming a future or a coroutine.
+
+    headers: by name in lower case; values of equal names are joined by commas.
+    raw_headers: the same as pairs, in the order in which they were sent.
+    is_decoded: whether a compressed body is decoded.
     """
 
     __slots__ = (
@@ -139,20 +143,27 @@ class HttpResponse:
         "_waiter",
         "_was_interrupted",
         "headers",
+        "raw_headers",
         "status",
     )
 
     def __init__(
-        self, head: ClientResponseHead, source: ResponseSource, loop: asyncio.AbstractEventLoop
+        self,
+        head: ClientResponseHead,
+        source: ResponseSource,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        is_decoded: bool = True,
     ) -> None:
         self.status: int = head.status
         self.headers: Mapping[str, str] = head.headers
+        self.raw_headers = head.raw_headers
         self._source: ResponseSource | None = source
         self._loop = loop
         self._pieces: list[bytes] = []
         self._size = 0
-        self._decoder: ContentDecoder | None = build_decoder(
-            head.headers.get("content-encoding", "identity")
+        self._decoder: ContentDecoder | None = (
+            build_decoder(head.headers.get("content-encoding", "identity")) if is_decoded else None
         )
         self._receiver: PieceReceiver | None = None
         self._waiter: asyncio.Future[None] | None = None

@@ -7,7 +7,7 @@ splitting, RFC 9112, 6.3 and 11.1).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
 import httptools
@@ -43,11 +43,13 @@ class ClientResponseHead(Struct, frozen=True):
     """A parsed response head.
 
     headers: by name in lower case; values of equal names are joined by commas.
+    raw_headers: the same as pairs, in the order in which they were sent.
     keeps_alive: whether the connection can be used again after the body.
     """
 
     status: int
     headers: Mapping[str, str]
+    raw_headers: Sequence[tuple[bytes, bytes]]
     framing: BodyFraming
     keeps_alive: bool
 
@@ -98,10 +100,12 @@ def check_partial_head(data: bytes) -> None:
 
 
 def parse_response_head(
-    data: bytes,
+    data: bytes, *, has_body: bool = True
 ) -> tuple[ClientResponseHead, httptools.HttpResponseParser, ResponseCallbacks]:
     """Parse a complete head, up to and including `HEAD_END`. Returns it with the
     parser, which continues with the body.
+
+    has_body: whether the response can have a body; that to HEAD cannot.
 
     Raises:
         InvalidResponse: the head is malformed, or does not delimit its body.
@@ -125,7 +129,7 @@ def parse_response_head(
     # version.
     codings = [value.lower() for name, value in callbacks.headers if name == b"transfer-encoding"]
     lengths = [value for name, value in callbacks.headers if name == b"content-length"]
-    if status < 200 or status in (204, 304):
+    if status < 200 or status in (204, 304) or not has_body:
         # No body, whatever the headers say (RFC 9112, 6.3).
         framing = BodyFraming.NONE
     elif codings:
@@ -146,4 +150,5 @@ def parse_response_head(
         # If the server sends a body nevertheless, it would be taken for the next
         # response.
         keeps_alive = False
-    return ClientResponseHead(status, headers, framing, keeps_alive), parser, callbacks
+    head = ClientResponseHead(status, headers, callbacks.headers, framing, keeps_alive)
+    return head, parser, callbacks

@@ -44,7 +44,7 @@ def parse_url(text: str) -> Url:
     host = parts.hostname or ""
     if not host.isascii():
         host = host.encode("idna").decode()
-    if parts.scheme not in ("http", "https") or not host or parts.username is not None:
+    if parts.scheme not in ("http", "https") or not host or "@" in parts.netloc:
         raise ValueError(f"{parts.scheme}://{host} is not a valid http or https URL")
     if _VISIBLE.fullmatch(host) is None:
         raise ValueError("the host name contains invalid characters")

@@ -5,6 +5,7 @@ sockets.
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import ssl
 import subprocess
@@ -68,6 +69,26 @@ async def test_request_bytes_match_expected_format() -> None:
             + b"\r\naccept-encoding: identity\r\nx-one: 1\r\n"
             b"content-length: 4\r\n\r\n"
         ]
+
+
+async def test_connect_to_address_keeps_host_of_url() -> None:
+    # The proxy would resolve the host itself.
+    proxies = {"http": "http://127.0.0.1:9"}
+    async with serve(repeat_response(OK)) as stub, open_client(proxies=proxies) as http:
+        url = f"http://name.invalid:{stub.port}/x"
+        for _ in range(2):
+            response = await http.send("GET", url, {}, connect_to="127.0.0.1")
+            assert await response.read_all(10) == b"ok"
+        assert stub.connections == 1
+        assert b"\r\nhost: name.invalid:%d\r\n" % stub.port in stub.requests[0]
+        # An address is part of the route: the connection serves no other request.
+        with pytest.raises(ConnectFailed):
+            await http.send("GET", url, {})
+
+
+async def test_request_without_read_timeout_gets_response() -> None:
+    async with serve(repeat_response(OK)) as stub, open_client(read=math.inf) as http:
+        assert await fetch_body(http, stub.url) == b"ok"
 
 
 @pytest.mark.parametrize("value", ["a\r\nb: c", "a\nb", "\x00"])

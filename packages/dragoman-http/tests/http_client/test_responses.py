@@ -10,7 +10,7 @@ import zlib
 
 import pytest
 
-from dragoman_http import HttpClientError, InvalidResponse
+from dragoman_http import HttpClient, HttpClientError, InvalidResponse, ProxyRules
 from dragoman_http.response import MAX_PIECE, build_decoder
 
 from .stub_server import CHUNKED, StubServer, fetch_body, open_client, send_responses, serve
@@ -89,6 +89,38 @@ async def test_response_without_body_is_complete() -> None:
     ):
         assert [await fetch_body(http, stub.url) for _ in range(2)] == [b"", b""]
         assert stub.connections == 1
+
+
+async def test_response_to_head_has_no_body() -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"
+    async with serve(send_responses(head)) as stub, open_client() as http:
+        response = await http.send("HEAD", stub.url, {})
+        assert (response.headers["content-length"], await response.read()) == ("5", None)
+        assert stub.requests[0].startswith(b"HEAD /path HTTP/1.1")
+
+
+async def test_raw_headers_keep_repeated_names_apart() -> None:
+    answer = HEAD + b"Set-Cookie: a=1\r\nset-cookie: b=2, c\r\ncontent-length: 0\r\n\r\n"
+    async with serve(send_responses(answer)) as stub, open_client() as http:
+        response = await http.send("GET", stub.url, [("x-a", "1"), ("x-a", "2")])
+        assert response.headers["set-cookie"] == "a=1, b=2, c"
+        assert list(response.raw_headers) == [
+            (b"set-cookie", b"a=1"),
+            (b"set-cookie", b"b=2, c"),
+            (b"content-length", b"0"),
+        ]
+        assert b"x-a: 1\r\nx-a: 2\r\n" in stub.requests[0]
+
+
+@pytest.mark.parametrize("coding", [b"gzip", b"br", b"unknown"])
+async def test_body_is_as_sent_without_decoding(coding: bytes) -> None:
+    answer = HEAD + b"content-encoding: %s\r\ncontent-length: 3\r\n\r\nabc" % coding
+    http = HttpClient(proxies=ProxyRules({}), decodes_bodies=False)
+    async with serve(send_responses(answer)) as stub:
+        response = await http.send("GET", stub.url, {})
+        assert response.headers["content-encoding"] == coding.decode()
+        assert await response.read_all(10) == b"abc"
+        await http.close()
 
 
 async def test_redirect_is_not_followed() -> None:

@@ -17,6 +17,7 @@ from dragoman.recording.replay import ReplayApp
 from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
+from dragoman_http import HttpClient
 from tests.loopback import serve_app
 
 HOSTS = ("localhost", "127.0.0.1")
@@ -48,7 +49,7 @@ def test_replay_equals_recording_byte_for_byte(tmp_path: Path) -> None:
     with serve_app(build_asgi_app(build_models(Settings(), SystemClock()))) as upstream:
         tape = CassetteWriter(path, upstream)
         recorder = RecordingProxy(
-            httpx2.AsyncClient(base_url=upstream), tape, now=time.perf_counter, hosts=HOSTS
+            HttpClient(decodes_bodies=False), upstream, tape, now=time.perf_counter, hosts=HOSTS
         )
         with serve_app(recorder) as url:
             through = get_answer(url)

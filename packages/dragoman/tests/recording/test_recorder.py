@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import httpx2
 import pytest
+from tests.http_transport import FakeTransport
 
 from dragoman.recording.cassette import RecordedChunk, RecordedExchange
 from dragoman.recording.proxy import RecordingProxy
@@ -72,10 +73,10 @@ def bench(
         clock.seconds += 0.5
         return answer(clock)
 
-    client = httpx2.AsyncClient(transport=httpx2.MockTransport(handle), base_url=base)
-    return RecorderHarness(
-        clock, sink, seen, RecordingProxy(client, sink, now=clock.now, hosts=("localhost",))
+    recorder = RecordingProxy(
+        FakeTransport(handle), base, sink, now=clock.now, hosts=("localhost",)
     )
+    return RecorderHarness(clock, sink, seen, recorder)
 
 
 def build_stream(clock: Clock) -> httpx2.Response:
@@ -123,7 +124,7 @@ def test_recorder_forwards_headers_and_records_only_allowed() -> None:
     (request,) = set_up.seen
     assert request.headers["authorization"] == "Bearer sk-1"
     assert request.headers["x-api-key"] == "sk-2"
-    assert request.headers["accept-encoding"] == "identity", "a compressed recording cannot be read"
+    assert "accept-encoding" not in request.headers, "a compressed recording cannot be read"
     assert request.headers["host"] == "upstream"
     assert not {"x-hop", "connection", "user-agent"}.intersection(request.headers)
     assert set_up.sink.exchanges[0].headers == [("content-type", "application/json")]
@@ -166,7 +167,7 @@ def test_recorder_unreachable_upstream_returns_502_unrecorded() -> None:
     set_up = bench(absent)
     received = jumping(ask(set_up.recorder))
     assert received.status == 502
-    assert b"ConnectError" in received.body
+    assert b"ConnectFailed" in received.body
     assert b"password" not in received.body
     assert set_up.sink.exchanges == []
 

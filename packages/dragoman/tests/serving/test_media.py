@@ -15,6 +15,7 @@ import pytest
 from starlette.types import ASGIApp
 from tests.engines.upstream.relays import build_engine
 from tests.http.wire import serving
+from tests.http_transport import FakeTransport
 from tests.serving.harness import FixedClock, load_tiny_tokenizer
 from tests.serving.responses.harness import lifespan
 
@@ -118,7 +119,7 @@ def fetching() -> MediaResolver:
     async def page() -> AsyncGenerator[bytes]:
         yield RED
 
-    web = httpx2.MockTransport(
+    web = FakeTransport(
         lambda _: httpx2.Response(200, headers={"content-type": "text/html"}, content=page())
     )
     return MediaResolver(MediaOptions("fetch"), Fetcher(resolve=resolve, transport=web))

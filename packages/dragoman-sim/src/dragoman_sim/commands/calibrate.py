@@ -261,7 +261,7 @@ def _read_logs(options: CalibrateOptions) -> list[MeasuredLog]:
             except LogError as error:
                 raise LogError(f"{name}: {error}") from None
         return logs
-    from dragoman_check.load.load_driver import Target, measure_server  # noqa: PLC0415 - it needs httpx2
+    from dragoman_check.load.load_driver import Target, measure_server  # noqa: PLC0415 - it needs the HTTP client
 
     if len(options.logs) != 1:
         raise ValueError("--url takes exactly one workload: a trace, poisson or bursts")

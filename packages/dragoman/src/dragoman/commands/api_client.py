@@ -6,17 +6,26 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from http.client import responses
+from math import inf
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
 
+from dragoman_http import (
+    BlockingHttpClient,
+    BlockingResponse,
+    ClientTimeouts,
+    ConnectFailed,
+    HttpClient,
+    HttpClientError,
+    ProxyRules,
+)
+
 from ..core.errors import EngineError
 from ..core.sse_decoder import SseDecoder
-
-if TYPE_CHECKING:
-    import httpx2
 
 CONNECT_TIMEOUT = 10.0
 """Seconds to wait for a connection."""
@@ -24,6 +33,8 @@ QUERY_TIMEOUT = 10.0
 """Seconds to wait for a response without generated text. Another program on this port
 might never respond.
 """
+MAX_BODY_BYTES = 256 << 20
+"""Of a response that is read whole."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -137,19 +148,15 @@ class ApiClient:
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         """Create the client. url: base URL, with or without `/v1`."""
-        import httpx2  # noqa: PLC0415 - as above
-
         self.url = url.rstrip("/").removesuffix("/v1")
-        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        self._client = httpx2.Client(
-            base_url=self.url,
-            headers=headers,
+        self._headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+        transport = HttpClient(
+            # A model may reason for minutes before the first token.
+            ClientTimeouts(connect=CONNECT_TIMEOUT, read=inf),
             # A proxy cannot reach this machine's loopback addresses.
-            trust_env=not is_loopback(url),
-            # Redirects are not followed, so a client of an http:// URL needs none of the
-            # authorities' certificates, which take 30 ms to read.
-            verify=urlsplit(url).scheme != "http",
+            proxies=ProxyRules({}) if is_loopback(url) else None,
         )
+        self._client = BlockingHttpClient(transport)
 
     def __enter__(self) -> ApiClient:
         return self
@@ -160,7 +167,7 @@ class ApiClient:
     def is_ready(self) -> bool:
         """Whether a Dragoman server is ready for requests. Raises ApiError."""
         with self._send("GET", "/readyz", timeout=QUERY_TIMEOUT) as response:
-            return response.status_code == 200
+            return response.status == 200
 
     def list_models(self) -> tuple[ListedModel, ...]:
         """List the server's models. Raises ApiError."""
@@ -179,24 +186,22 @@ class ApiClient:
         Raises:
             ApiError: before the first piece or between two of them.
         """
-        import httpx2  # noqa: PLC0415 - as above
-
         with self._send("POST", "/v1/chat/completions", {**body, "stream": True}) as response:
             # `_read_body` raises ApiError: the body of an error is JSON, not a stream.
-            if response.status_code != 200:
+            if response.status != 200:
                 _read_body(response)
             try:
                 yield from self._read_pieces(response)
             except EngineError as error:
                 raise ApiError(f"{self.url}: {error.message}") from error
-            except httpx2.HTTPError as error:
+            except HttpClientError as error:
                 raise ApiError(
                     f"the connection to {self.url} was lost: {error}", is_unreachable=True
                 ) from error
 
-    def _read_pieces(self, response: httpx2.Response) -> Iterator[Piece]:
+    def _read_pieces(self, response: BlockingResponse) -> Iterator[Piece]:
         decoder = SseDecoder()
-        for event in (event for piece in response.iter_bytes() for event in decoder.feed(piece)):
+        for event in (event for piece in response for event in decoder.feed(piece)):
             if event == b"[DONE]":
                 continue
             chunk = self._decode(event, _Chunk)
@@ -237,23 +242,25 @@ class ApiClient:
         body: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
-    ) -> Generator[httpx2.Response]:
+    ) -> Generator[BlockingResponse]:
         """Send a request. Raises ApiError if there is no response.
 
-        timeout: seconds without data; None is no limit, since a model may reason for
-            minutes before the first token.
+        timeout: seconds without data; None is no limit.
         """
-        import httpx2  # noqa: PLC0415 - as above
-
+        headers = self._headers
+        if body is not None:
+            headers = {**headers, "content-type": "application/json"}
+        content = b"" if body is None else msgspec.json.encode(body)
         try:
-            limits = httpx2.Timeout(timeout, connect=CONNECT_TIMEOUT)
-            with self._client.stream(method, path, json=body, timeout=limits) as response:
+            with self._client.send(
+                method, self.url + path, headers, content, read_timeout=timeout
+            ) as response:
                 yield response
-        except httpx2.ConnectError as error:
+        except ConnectFailed as error:
             raise ApiError(
                 f"no server answers at {self.url}: {error}", is_unreachable=True
             ) from error
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        except (HttpClientError, ValueError) as error:
             raise ApiError(f"{self.url}: {str(error) or type(error).__name__}") from error
 
 
@@ -265,17 +272,20 @@ def is_url(text: str) -> bool:
     return text.startswith(("http://", "https://"))
 
 
-def _read_body(response: httpx2.Response) -> bytes:
+def _read_body(response: BlockingResponse) -> bytes:
     """Read the body of a response. Raises ApiError if the status is not 200."""
-    data = response.read()
-    if response.status_code == 200:
+    data = response.read_all(MAX_BODY_BYTES)
+    if len(data) > MAX_BODY_BYTES:
+        raise ApiError(f"the response has more than {MAX_BODY_BYTES >> 20} MiB")
+    if response.status == 200:
         return data
     try:
         error = msgspec.json.decode(data, type=_ErrorBody).error
     except msgspec.DecodeError:
         error = None
-    detail = _format_error(error) if error is not None else response.reason_phrase
-    raise ApiError(f"{detail} (HTTP {response.status_code})")
+    phrase = responses.get(response.status, "the request failed")
+    detail = _format_error(error) if error is not None else phrase
+    raise ApiError(f"{detail} (HTTP {response.status})")
 
 
 def _format_error(error: _ErrorDetail | str) -> str:

@@ -86,8 +86,13 @@ class ReplayOptions(ListenOptions):
 
 def _run_record(options: RecordOptions) -> None:
     import time  # noqa: PLC0415
+    from math import inf  # noqa: PLC0415
 
-    import httpx2  # noqa: PLC0415 - imports inside the functions keep `--help` fast
+    from dragoman_http import (  # noqa: PLC0415 - imports inside the functions keep `--help` fast
+        ClientTimeouts,
+        HttpClient,
+        parse_url,
+    )
 
     from ..recording.cassette import CassetteWriter  # noqa: PLC0415
     from ..recording.proxy import RecordingProxy  # noqa: PLC0415
@@ -102,17 +107,21 @@ def _run_record(options: RecordOptions) -> None:
         raise ValueError(
             "--upstream: a URL without query and fragment is required; clients send their own query"
         )
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
-    timeout = httpx2.Timeout(None, connect=10.0)
-    client = httpx2.AsyncClient(
-        base_url=options.upstream, timeout=timeout, limits=limits, follow_redirects=False
-    )
+    try:
+        parse_url(options.upstream)
+    except ValueError as error:
+        raise ValueError(f"--upstream: {error}") from None
+    client = HttpClient(ClientTimeouts(connect=10.0, read=inf), decodes_bodies=False, max_idle=256)
     name = f"{upstream_url.scheme}://{upstream_url.hostname}" + (
         f":{upstream_url.port}" if upstream_url.port else ""
     )
     cassette = CassetteWriter(Path(options.out), name)
     proxy = RecordingProxy(
-        client, cassette, now=time.perf_counter, hosts=_find_allowed_hosts(settings)
+        client,
+        options.upstream,
+        cassette,
+        now=time.perf_counter,
+        hosts=_find_allowed_hosts(settings),
     )
     _serve_app(proxy, settings, f"Recording {name} to {options.out}")
 

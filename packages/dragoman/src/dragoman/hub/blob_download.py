@@ -16,6 +16,8 @@ from io import BufferedRandom
 from pathlib import Path
 from typing import Protocol
 
+from dragoman_http import HttpClientError, InvalidRedirect
+
 from .errors import DownloadCancelled, HubError, HubUnavailable
 from .file_selection import RepositoryFile
 from .hub_cache import find_blob, find_blob_lock, find_partial_blob, get_cache_folder
@@ -118,7 +120,7 @@ class BlobDownload:
         Raises:
             HubError: the file is damaged, or not sent completely.
             DownloadCancelled: `cancelled` was set.
-            OSError, httpx2.HTTPError, httpx2.InvalidURL: it cannot be downloaded.
+            OSError, HttpClientError, ValueError: it cannot be downloaded.
         """
         from huggingface_hub.utils import WeakFileLock  # noqa: PLC0415 - takes a fifth of a second
 
@@ -138,8 +140,6 @@ class BlobDownload:
         self.on_progress("downloading", file, file.size)
 
     def _fetch_verified(self, file: RepositoryFile, path: Path) -> None:
-        from httpx2 import TransportError, UnsupportedProtocol  # noqa: PLC0415 - as in hub_client
-
         path.touch()
         with path.open("r+b") as output:
             partial = _PartialFile(file, output)
@@ -156,9 +156,9 @@ class BlobDownload:
                 )
                 try:
                     self._fetch_rest(file, partial)
-                except UnsupportedProtocol:
+                except InvalidRedirect:
                     raise
-                except (TransportError, HubUnavailable) as error:
+                except (HttpClientError, HubUnavailable) as error:
                     failure = error
                 # Only attempts without progress count: a large file survives any number
                 # of interruptions. Bytes that a server without ranges sends again are
@@ -183,10 +183,10 @@ class BlobDownload:
         with self.client.stream_file(
             self.repository, self.commit, file.path, partial.size
         ) as response:
-            if partial.size and response.status_code == 200:
+            if partial.size and response.status == 200:
                 # The server ignored the range.
                 partial.restart()
-            for chunk in response.iter_raw():
+            for chunk in response:
                 self._raise_if_cancelled()
                 if partial.size + len(chunk) > file.size:
                     # None of it can be trusted: a later run starts at the first byte.

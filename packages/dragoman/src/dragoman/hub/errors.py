@@ -6,6 +6,8 @@ import errno
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
+from dragoman_http import HttpClientError, InvalidRedirect
+
 MAX_MESSAGE_CHARACTERS = 600
 
 
@@ -100,19 +102,18 @@ def translate_errors(name: str) -> Generator[None]:
 
 def _describe_error(name: str, error: Exception) -> str:
     """Describe an error of the hub, the network or the disk in one sentence."""
-    import httpx2  # noqa: PLC0415 - not needed by servers without models of a hub
     from huggingface_hub import constants, errors  # noqa: PLC0415 - takes a fifth of a second
 
     endpoint = constants.ENDPOINT
     match error:
         case errors.HFValidationError():
             return f"{name} is not the id of a repository; write `org/name`"
-        case httpx2.TooManyRedirects() | httpx2.UnsupportedProtocol() | httpx2.InvalidURL():
+        case InvalidRedirect():
             return (
                 f"{endpoint} redirects requests for {name} to addresses that cannot be followed; "
                 f"check HF_ENDPOINT"
             )
-        case httpx2.HTTPError():
+        case HttpClientError():
             return (
                 f"{endpoint} cannot be reached; check the network, HF_ENDPOINT and the proxy "
                 f"settings"

@@ -9,13 +9,12 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from urllib.parse import quote
 
-from .errors import HubError, build_status_error
+from dragoman_http import BlockingHttpClient, BlockingResponse, ClientTimeouts, HttpClient
 
-if TYPE_CHECKING:
-    import httpx2
+from .errors import HubError, build_status_error
 
 CHUNK_BYTES = 1 << 20
 MAX_METADATA_BYTES = 64 << 20
@@ -30,26 +29,20 @@ TIMEOUT_SECONDS = 30.0
 
 
 class HubClient:
-    """A client of the Hugging Face hub, or of a mirror. A context manager.
+    """A client of the Hugging Face hub, or of a mirror, for any number of threads. A
+    context manager.
 
     monotonic: returns seconds, for `MAX_ANSWER_SECONDS`.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        import httpx2  # noqa: PLC0415 - not needed by servers without models of a hub
-
         utils: Any = import_module("huggingface_hub.utils")
+        self._headers: dict[str, str] = utils.build_hf_headers(library_name="dragoman")
+        self._monotonic = monotonic
         # Without compression: a range counts bytes of the encoded body, so a resumed
         # file would be damaged, and a few bytes could become gigabytes.
-        headers = {**utils.build_hf_headers(library_name="dragoman"), "accept-encoding": "identity"}
-        self._monotonic = monotonic
-        # httpx2 removes the token from redirects to another host, such as the CDN.
-        self._client = httpx2.Client(
-            headers=headers,
-            timeout=TIMEOUT_SECONDS,
-            follow_redirects=True,
-            max_redirects=MAX_REDIRECTS,
-        )
+        client = HttpClient(ClientTimeouts(TIMEOUT_SECONDS, TIMEOUT_SECONDS), decodes_bodies=False)
+        self._client = BlockingHttpClient(client)
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +61,7 @@ class HubClient:
 
         Raises:
             HubError: the answer is an error, or too long.
-            httpx2.HTTPError, httpx2.InvalidURL: the hub cannot be reached.
+            HttpClientError, ValueError: the hub cannot be reached.
         """
         from huggingface_hub import constants  # noqa: PLC0415 - takes a fifth of a second
 
@@ -76,7 +69,7 @@ class HubClient:
         deadline = self._monotonic() + MAX_ANSWER_SECONDS
         answer = bytearray()
         with self._stream(repository, f"{url}?blobs=true") as response:
-            for chunk in response.iter_raw():
+            for chunk in response:
                 answer += chunk
                 if len(answer) > MAX_METADATA_BYTES:
                     raise HubError(
@@ -93,7 +86,7 @@ class HubClient:
     @contextmanager
     def stream_file(
         self, repository: str, commit: str, path: str, start: int
-    ) -> Generator[httpx2.Response]:
+    ) -> Generator[BlockingResponse]:
         """Request a file from a byte on. The status of the response is 206, or 200 if
         the hub sends the whole file.
 
@@ -109,7 +102,7 @@ class HubClient:
     @contextmanager
     def _stream(
         self, repository: str, url: str, headers: Mapping[str, str] | None = None
-    ) -> Generator[httpx2.Response]:
+    ) -> Generator[BlockingResponse]:
         from huggingface_hub import constants  # noqa: PLC0415 - takes a fifth of a second
 
         if constants.HF_HUB_OFFLINE:
@@ -117,9 +110,12 @@ class HubClient:
                 f"{repository} is not completely downloaded, and HF_HUB_OFFLINE is set; unset it "
                 f"and run `dragoman pull {repository}`"
             )
-        with self._client.stream("GET", url, headers=headers) as response:
-            if response.status_code not in (200, 206):
-                raise build_status_error(repository, response.status_code, response.headers)
+        # The token is not sent on to another origin, such as the CDN.
+        with self._client.get_following_redirects(
+            url, {**self._headers, **(headers or {})}, max_redirects=MAX_REDIRECTS
+        ) as response:
+            if response.status not in (200, 206):
+                raise build_status_error(repository, response.status, response.headers)
             if response.headers.get("content-encoding", "identity").lower() != "identity":
                 raise HubError(
                     f"{constants.ENDPOINT} sends {repository} with a content coding that was not "

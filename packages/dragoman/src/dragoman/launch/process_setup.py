@@ -5,7 +5,6 @@ garbage collector.
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import secrets
 import socket
@@ -49,9 +48,6 @@ def prepare_process(
     Raises: SettingsError.
     """
     configure_logging(settings)
-    if settings.log_level == "info":
-        # httpx2 logs every request that it sends, such as those for media.
-        logging.getLogger("httpx2").setLevel(logging.WARNING)
     warn_unsupported(settings)
     inherited = [*listeners] or inherit_sockets(os.environ)
     if inherited:

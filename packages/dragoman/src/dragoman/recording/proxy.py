@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 import anyio
-import httpx2
 from starlette.types import Receive, Scope, Send
+
+from dragoman_http import HttpClientError, HttpResponse, HttpTransport
 
 from ..core.errors import RequestError
 from .asgi_request import (
@@ -40,25 +41,24 @@ class RecordingProxy:
     """An ASGI application that forwards requests to an upstream, relays the response as
     it arrives, and records both.
 
-    client: sends to the upstream, which is its base_url, without a query.
+    client: sends to the upstream, and decodes no bodies.
+    upstream: URL without a query, below which all paths are requested.
     now: monotonic clock, seconds.
     hosts: names allowed in the Host header, besides loopback.
     """
 
     def __init__(
         self,
-        client: httpx2.AsyncClient,
+        client: HttpTransport,
+        upstream: str,
         cassette: CassetteSink,
         *,
         now: Callable[[], float],
         hosts: Sequence[str],
         max_body_bytes: int = 32 * 2**20,
     ) -> None:
-        # The upstream must not see default headers, such as User-Agent, that the
-        # original client did not send.
-        for name in list(client.headers):
-            del client.headers[name]
         self._client = client
+        self._upstream = upstream
         self._cassette = cassette
         self._now = now
         self._hosts = hosts
@@ -75,7 +75,7 @@ class RecordingProxy:
                 await send({"type": "websocket.close", "code": 1008})
 
     async def _close(self) -> None:
-        await self._client.aclose()
+        await self._client.close()
         self._cassette.close()
 
     async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,7 +90,7 @@ class RecordingProxy:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(cancel_on_disconnect, receive, tasks.cancel_scope)
-                await proxied.forward(self._client, send)
+                await proxied.forward(self._client, self._upstream, send)
                 # The task that waits for a disconnect does not end by itself.
                 tasks.cancel_scope.cancel()
         finally:
@@ -114,56 +114,28 @@ class _ProxiedRequest:
         self._chunks: list[tuple[float, bytes]] = []
         self._outcome: Literal["complete", "cut", "left"] = "left"
 
-    async def forward(self, client: httpx2.AsyncClient, send: Send) -> None:
-        base = client.base_url
-        query = self._scope["query_string"]
+    async def forward(self, client: HttpTransport, upstream: str, send: Send) -> None:
+        query = self._scope["query_string"].decode("latin-1")
         # Always below the upstream's URL: no path of a client can select another host.
-        path = (
-            base.raw_path.rstrip(b"/")
-            + b"/"
-            + read_raw_path(self._scope).encode("latin-1").lstrip(b"/")
-        )
-        url = base.copy_with(raw_path=path + (b"?" + query if query else b""))
+        path = read_raw_path(self._scope).lstrip("/") + (f"?{query}" if query else "")
+        # A `#` would begin a fragment, which is not sent.
+        url = f"{upstream.rstrip('/')}/{path.replace('#', '%23')}"
         headers: RawHeaders = list(self._scope["headers"])
         connection = b",".join(value for name, value in headers if name == b"connection").decode(
             "latin-1"
         )
-        # httpx2 sets Host and Content-Length itself.
+        # The client sets Host and Content-Length itself, and asks for bodies that are not
+        # compressed, since a compressed recording cannot be read.
         excluded = HOP_BY_HOP_HEADERS | _parse_connection_header(connection)
         excluded |= {"host", "accept-encoding", "content-length"}
-        headers = [pair for pair in headers if pair[0].decode("latin-1") not in excluded]
-        headers.append((b"accept-encoding", b"identity"))
+        forwarded = [pair for pair in _decode_headers(headers) if pair[0] not in excluded]
         try:
-            async with client.stream(
-                self._scope["method"], url, headers=headers, content=self._body
-            ) as response:
-                self._head_at = self._now() - self._started_at
-                self._status = response.status_code
-                excluded = HOP_BY_HOP_HEADERS | _parse_connection_header(
-                    response.headers.get("connection", "")
-                )
-                self._response_headers = [
-                    pair
-                    for pair in response.headers.raw
-                    if pair[0].lower().decode("latin-1") not in excluded
-                ]
-                await send(
-                    {
-                        "type": "http.response.start",
-                        "status": self._status,
-                        "headers": self._response_headers,
-                    }
-                )
-                async for raw in response.aiter_raw():
-                    # The time is taken before `send`, which waits for a slow client.
-                    self._chunks.append((self._now() - self._started_at, raw))
-                    await send({"type": "http.response.body", "body": raw, "more_body": True})
-                self._end_at = self._now() - self._started_at
-                # Set before the last `send`: the upstream's response is complete even
-                # if the client disconnects now.
-                self._outcome = "complete"
-                await send({"type": "http.response.body"})
-        except httpx2.HTTPError as error:
+            response = await client.send(self._scope["method"], url, forwarded, self._body)
+            try:
+                await self._relay(response, send)
+            finally:
+                response.close()
+        except HttpClientError as error:
             self._end_at = self._now() - self._started_at
             self._outcome = "cut"
             if self._status is None:
@@ -171,6 +143,32 @@ class _ProxiedRequest:
                     send, 502, f"The upstream did not respond: {type(error).__name__}."
                 )
             # A truncated response stays unfinished: the server closes the connection.
+
+    async def _relay(self, response: HttpResponse, send: Send) -> None:
+        self._head_at = self._now() - self._started_at
+        self._status = response.status
+        excluded = HOP_BY_HOP_HEADERS | _parse_connection_header(
+            response.headers.get("connection", "")
+        )
+        self._response_headers = [
+            pair for pair in response.raw_headers if pair[0].decode("latin-1") not in excluded
+        ]
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self._status,
+                "headers": self._response_headers,
+            }
+        )
+        while piece := await response.read():
+            # The time is taken before `send`, which waits for a slow client.
+            self._chunks.append((self._now() - self._started_at, piece))
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        self._end_at = self._now() - self._started_at
+        # Set before the last `send`: the upstream's response is complete even if the
+        # client disconnects now.
+        self._outcome = "complete"
+        await send({"type": "http.response.body"})
 
     def build_exchange(self) -> RecordedExchange | None:
         """Build the exchange for the recording; None if the upstream sent no response."""

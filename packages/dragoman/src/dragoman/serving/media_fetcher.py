@@ -15,9 +15,22 @@ from collections.abc import Awaitable, Callable
 from fnmatch import fnmatchcase
 from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from urllib.parse import urlsplit
 
-import httpx2
+from dragoman_http import (
+    ClientTimeouts,
+    HttpClient,
+    HttpClientError,
+    HttpResponse,
+    HttpTransport,
+    ProxyRules,
+    Url,
+    build_tls_context,
+    find_redirect,
+    parse_url,
+)
 
+from .._version import VERSION
 from ..core.errors import RequestError
 from ..core.image_header import MAX_BYTES
 from ..dialects.field_errors import abbreviate
@@ -36,6 +49,10 @@ MAX_REDIRECTS = 3
 
 TIMEOUT = 10.0
 """Seconds for a fetch, including redirects."""
+
+
+# Some hosts, such as Wikimedia's, reject requests that do not name their program.
+_REQUEST_HEADERS = {"accept": "*/*", "user-agent": f"dragoman/{VERSION}"}
 
 
 _GLOBAL = IPv6Network("2000::/3")
@@ -69,7 +86,7 @@ class Fetcher:
     resolve: resolves host names; None means the system's resolver.
     is_allowed: returns whether an address may be connected to; None means `is_public`.
     timeout: seconds for one fetch, including redirects.
-    transport: connects to addresses; None means the network.
+    transport: sends the requests; None means the network.
     """
 
     def __init__(
@@ -79,10 +96,12 @@ class Fetcher:
         resolve: ResolveHost | None = None,
         is_allowed: Callable[[Address], bool] | None = None,
         timeout: float = TIMEOUT,
-        transport: httpx2.AsyncBaseTransport | None = None,
+        transport: HttpTransport | None = None,
     ) -> None:
-        # Host names are case-insensitive.
-        self._hosts = tuple(host.lower() for host in hosts)
+        # Host names are case-insensitive; those of URLs are compared as DNS knows them.
+        self._hosts = tuple(
+            host.lower() if host.isascii() else host.encode("idna").decode() for host in hosts
+        )
         self._resolve = resolve or resolve_addresses
         self._is_allowed = is_allowed or is_public
         self._timeout = timeout
@@ -96,86 +115,63 @@ class Fetcher:
         Raises:
             RequestError: the URL is not allowed, or the download failed.
         """
-        # A proxy from the environment would connect to an unchecked address.
-        client = httpx2.AsyncClient(
-            transport=self._transport,
-            timeout=self._timeout,
-            trust_env=False,
-            verify=self._tls_context if self._transport is None else True,
+        transport = self._transport or HttpClient(
+            ClientTimeouts(self._timeout, self._timeout),
+            # A proxy from the environment would connect to an unchecked address.
+            proxies=ProxyRules({}),
+            tls_context=self._tls_context,
+            # A small download could decompress to a large one.
+            decodes_bodies=False,
         )
         try:
-            async with asyncio.timeout(self._timeout), client:
-                return await self._follow_redirects(client, url, param)
-        except (TimeoutError, httpx2.HTTPError, OSError, UnicodeError):
+            async with asyncio.timeout(self._timeout):
+                return await self._follow_redirects(transport, url, param)
+        except (TimeoutError, HttpClientError, OSError, UnicodeError):
             raise _build_download_error(param, f"{abbreviate(url)} could not be fetched") from None
+        finally:
+            if transport is not self._transport:
+                await transport.close()
 
     @cached_property
     def _tls_context(self) -> ssl.SSLContext:
         # Reading the certificates of all authorities blocks the event loop for 30 ms.
-        return httpx2.create_ssl_context(trust_env=False)
+        return build_tls_context()
 
-    async def _follow_redirects(self, client: httpx2.AsyncClient, url: str, param: str) -> bytes:
+    async def _follow_redirects(self, transport: HttpTransport, url: str, param: str) -> bytes:
         current_url = url
-        # Not by the client, which would follow a redirect without checking its address.
+        # Not by `get_following_redirects`, which would not check the next address.
         for _ in range(MAX_REDIRECTS + 1):
-            request = await self._build_request(client, current_url, param)
-            response = await client.send(request, stream=True)
+            address = await self._find_address(_parse_media_url(current_url, param), param)
+            # The checked address itself, so that no second resolution can differ (DNS
+            # rebinding).
+            response = await transport.send(
+                "GET", current_url, _REQUEST_HEADERS, connect_to=str(address)
+            )
             try:
-                if not response.has_redirect_location:
+                target = find_redirect(response, current_url)
+                if target is None:
                     return await _read_content(response, url, param)
-                current_url = str(httpx2.URL(current_url).join(response.headers["location"]))
-            except httpx2.InvalidURL:
+                current_url = target
+            except ValueError:
                 raise _build_invalid_url_error(
                     param, f"{abbreviate(url)} redirects to an invalid URL"
                 ) from None
             finally:
-                await response.aclose()
+                response.close()
         raise _build_download_error(param, f"{abbreviate(url)} redirects too often")
 
-    async def _build_request(
-        self, client: httpx2.AsyncClient, url: str, param: str
-    ) -> httpx2.Request:
-        """Build a request to the checked address, with the URL's host name in Host and
-        SNI.
-        """
-        try:
-            parsed = httpx2.URL(url)
-        except httpx2.InvalidURL:
-            raise _build_invalid_url_error(param, f"{abbreviate(url)} is not a URL") from None
-        # `%` begins a zone id, which names a local interface.
-        if parsed.scheme not in ("http", "https") or not parsed.host or "%" in parsed.host:
-            raise _build_invalid_url_error(
-                param, "only http and https URLs of named hosts are fetched"
-            )
-        # https://trusted@evil.example looks like another host than it is, and
-        # credentials would be sent to any host.
-        if parsed.userinfo:
-            raise _build_invalid_url_error(
-                param, "a URL with a user or a password in it is not fetched"
-            )
-        host = parsed.host
-        port = parsed.port or (443 if parsed.scheme == "https" else 80)
-        if self._hosts and not any(fnmatchcase(host.lower(), pattern) for pattern in self._hosts):
+    async def _find_address(self, url: Url, param: str) -> Address:
+        """Resolve a URL's host to an address that may be connected to."""
+        host = url.host
+        if self._hosts and not any(fnmatchcase(host, pattern) for pattern in self._hosts):
             raise _build_invalid_url_error(
                 param, f"this server does not fetch from {abbreviate(host)}"
             )
-        resolved = [ip_address(text) for text in await self._resolve(host, port)]
+        resolved = [ip_address(text) for text in await self._resolve(host, url.port)]
         # All addresses must be allowed: a host with one internal address is suspicious.
         if not resolved or not all(map(self._is_allowed, resolved)):
             raise _build_invalid_url_error(param, f"{abbreviate(host)} is not a public host")
-        return client.build_request(
-            "GET",
-            # The checked address itself, so that no second resolution can differ (DNS
-            # rebinding).
-            parsed.copy_with(host=str(resolved[0]), fragment=None),
-            # Not compressed, since a small download could decompress to a large one.
-            headers={
-                "host": parsed.netloc.decode("ascii"),
-                "accept": "*/*",
-                "accept-encoding": "identity",
-            },
-            extensions={"sni_hostname": parsed.raw_host.decode("ascii")},
-        )
+        return resolved[0]
 
 
 def is_public(address: Address) -> bool:
@@ -197,29 +193,46 @@ async def resolve_addresses(host: str, port: int) -> list[str]:
     return [str(address[0]) for *_, address in infos]
 
 
-async def _read_content(response: httpx2.Response, url: str, param: str) -> bytes:
-    """Read the body as sent; nothing is decompressed."""
-    if response.status_code != 200:
-        raise _build_download_error(
-            param, f"{abbreviate(url)} returned HTTP {response.status_code}"
+def _parse_media_url(url: str, param: str) -> Url:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise _build_invalid_url_error(param, f"{abbreviate(url)} is not a URL") from None
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise _build_invalid_url_error(param, "only http and https URLs of named hosts are fetched")
+    # https://trusted@evil.example looks like another host than it is, and credentials
+    # would be sent to any host.
+    if "@" in parts.netloc:
+        raise _build_invalid_url_error(
+            param, "a URL with a user or a password in it is not fetched"
         )
+    try:
+        parsed = parse_url(url)
+    except ValueError:
+        raise _build_invalid_url_error(param, f"{abbreviate(url)} is not a URL") from None
+    # `%` begins a zone id, which names a local interface.
+    if "%" in parsed.host:
+        raise _build_invalid_url_error(param, "only http and https URLs of named hosts are fetched")
+    return parsed
+
+
+async def _read_content(response: HttpResponse, url: str, param: str) -> bytes:
+    """Read the body as sent; nothing is decompressed."""
+    if response.status != 200:
+        raise _build_download_error(param, f"{abbreviate(url)} returned HTTP {response.status}")
     if response.headers.get("content-encoding", "identity") != "identity":
         raise _build_download_error(
             param, f"{abbreviate(url)} sent a compressed response, which was not requested"
         )
-    chunks: list[bytes] = []
-    size = 0
     # Content-Length cannot be trusted, so the bytes are counted.
-    async for chunk in response.aiter_raw():
-        size += len(chunk)
-        if size > MAX_BYTES:
-            raise RequestError(
-                f"The content of {abbreviate(url)} has more than {MAX_BYTES} bytes.",
-                param=param,
-                code="image_too_large",
-            )
-        chunks.append(chunk)
-    return b"".join(chunks)
+    content = await response.read_all(MAX_BYTES)
+    if len(content) > MAX_BYTES:
+        raise RequestError(
+            f"The content of {abbreviate(url)} has more than {MAX_BYTES} bytes.",
+            param=param,
+            code="image_too_large",
+        )
+    return content
 
 
 def _build_invalid_url_error(param: str, reason: str) -> RequestError:

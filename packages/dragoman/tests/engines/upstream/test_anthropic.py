@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from tests.engines.upstream.relays import build_engine
 from tests.engines.upstream.stub_server import Handle, Pieces, far_server
+from tests.http_transport import FakeTransport
 
 from dragoman.core.errors import (
     ContextTooLong,
@@ -697,8 +698,8 @@ def find(handle: Handle, model: str | None = None) -> Any:
         assert response is not None
         return response
 
-    client = httpx2.Client(transport=httpx2.MockTransport(respond))
-    return discover(Upstream("http://vendor/v1", key="sk-ant"), model, client=client)
+    transport = FakeTransport(respond)
+    return discover(Upstream("http://vendor/v1", key="sk-ant"), model, transport=transport)
 
 
 def test_find_detects_anthropic_models_and_limits() -> None:

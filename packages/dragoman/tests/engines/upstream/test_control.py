@@ -16,6 +16,7 @@ import pytest
 from tests.engines.upstream.relays import VLLM, build_app, build_client, build_engine, direct
 from tests.engines.upstream.stub_server import Handle, far_server
 from tests.http.wire import serving
+from tests.http_transport import FakeTransport
 from tests.serving.harness import load_tiny_tokenizer
 
 from dragoman.core.engine_control import EngineControl
@@ -233,8 +234,8 @@ def test_discover_returns_adapters_of_upstream() -> None:
             else httpx2.Response(404)
         )
 
-    http = httpx2.Client(transport=httpx2.MockTransport(answer))
-    assert discover(Upstream("http://a/v1"), None, client=http).adapters == ("poet",)
+    transport = FakeTransport(answer)
+    assert discover(Upstream("http://a/v1"), None, transport=transport).adapters == ("poet",)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "tei"])

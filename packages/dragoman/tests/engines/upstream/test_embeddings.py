@@ -19,6 +19,7 @@ from tests.engines.encoder.directories import SCORER, write_encoder
 from tests.engines.upstream.relays import VLLM, build_app, build_client, build_engine, direct
 from tests.engines.upstream.stub_server import Handle, Pieces, far_server
 from tests.http.wire import serving
+from tests.http_transport import FakeTransport
 from tests.serving.harness import scope
 
 from dragoman.core.encoder_requests import EncodingTask
@@ -435,8 +436,8 @@ async def test_client_disconnect_cancels_upstream_request() -> None:
         await models.stop()
 
 
-def build_upstream_client(models: list[dict[str, Any]], *accepted: str) -> httpx2.Client:
-    """Build a client of an upstream with these models, which accepts requests at these
+def build_upstream_transport(models: list[dict[str, Any]], *accepted: str) -> FakeTransport:
+    """Build a transport to an upstream with these models, which accepts requests at these
     paths.
     """
 
@@ -445,7 +446,7 @@ def build_upstream_client(models: list[dict[str, Any]], *accepted: str) -> httpx
             return httpx2.Response(200, json={"data": models})
         return httpx2.Response(200 if request.url.path in accepted else 404, json={})
 
-    return httpx2.Client(transport=httpx2.MockTransport(answer))
+    return FakeTransport(answer)
 
 
 EMBEDS = frozenset({EncodingTask.EMBEDDINGS})
@@ -486,7 +487,7 @@ def test_discover_detects_model_tasks(
     found = discover(
         Upstream("http://a/v1"),
         None,
-        client=build_upstream_client([{"id": "m", **card}], *accepted),
+        transport=build_upstream_transport([{"id": "m", **card}], *accepted),
     )
     assert found.tasks == expected
 
@@ -494,12 +495,10 @@ def test_discover_detects_model_tasks(
 @pytest.mark.parametrize(("type", "tasks"), [("embedding", EMBEDS), ("reranker", SCORES)])
 def test_discover_reads_tasks_from_tei_info(type: str, tasks: frozenset[EncodingTask]) -> None:
     info: dict[str, Any] = {"model_id": "bge", "model_type": {type: {}}, "max_input_length": 512}
-    transport = httpx2.MockTransport(
+    transport = FakeTransport(
         lambda request: httpx2.Response(200 if request.url.path == "/info" else 404, json=info)
     )
-    found = discover(
-        Upstream("http://a/v1"), None, kind=KINDS["tei"], client=httpx2.Client(transport=transport)
-    )
+    found = discover(Upstream("http://a/v1"), None, kind=KINDS["tei"], transport=transport)
     assert (found.model, found.max_model_len, found.tasks) == ("bge", 512, ModelTasks(False, tasks))
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import nan
+from math import inf, nan
 
-import httpx2
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman_http import ClientTimeouts, HttpClient, HttpClientError, HttpResponse
+from dragoman_http import (
+    BlockingHttpClient,
+    ClientTimeouts,
+    HttpClient,
+    HttpClientError,
+    HttpResponse,
+)
 
 from ...core.errors import EngineError, RequestError
 from ...core.sse_decoder import SseDecoder
@@ -29,8 +34,6 @@ ChunkReceiver = Callable[[CompletionChunk], bool]
 _encode = msgspec.json.Encoder().encode
 _CONNECTION_LOST = "The connection to llama.cpp was lost."
 _MAX_BODY_BYTES = 1 << 30
-_NO_TIMEOUT = 7 * 86_400.0
-"""Seconds. A slow model may take any time; a process that dies closes the socket."""
 
 
 class LlamaCppClient:
@@ -39,13 +42,9 @@ class LlamaCppClient:
     """
 
     def __init__(self, socket: str, key: str) -> None:
-        self._client = HttpClient(ClientTimeouts(read=_NO_TIMEOUT), uds=socket)
-        # Not kept alive: each idle connection occupies a thread of llama.cpp.
-        self._headers = {
-            "authorization": f"Bearer {key}",
-            "connection": "close",
-            "content-type": "application/json",
-        }
+        # A slow model may take any time; a process that dies closes the socket.
+        self._client = HttpClient(ClientTimeouts(read=inf), uds=socket)
+        self._headers = _build_headers(key)
 
     async def close(self) -> None:
         await self._client.close()
@@ -163,7 +162,7 @@ def complete(socket: str, key: str, body: CompletionBody) -> tuple[int, ...]:
     """Return the tokens of a non-streamed completion; none if llama.cpp rejects it.
     Blocking.
     """
-    return decode_chunk(_post(socket, key, "/completion", _encode(body)).content).tokens
+    return decode_chunk(_post(socket, key, "/completion", _encode(body))[1]).tokens
 
 
 def tokenize(socket: str, key: str, text: str, *, add_special: bool = False) -> tuple[int, ...]:
@@ -171,13 +170,9 @@ def tokenize(socket: str, key: str, text: str, *, add_special: bool = False) -> 
 
     add_special: add the vocabulary's BOS and EOS tokens.
     """
-    response = _post(
-        socket,
-        key,
-        "/tokenize",
-        _encode_tokenize_body(text, add_special=add_special, parse_special=False),
-    )
-    return msgspec.json.decode(response.content, type=ServerTokens).tokens
+    body = _encode_tokenize_body(text, add_special=add_special, parse_special=False)
+    _, content = _post(socket, key, "/tokenize", body)
+    return msgspec.json.decode(content, type=ServerTokens).tokens
 
 
 def count_tokens(socket: str, key: str, part: Mapping[str, object]) -> int:
@@ -188,20 +183,34 @@ def count_tokens(socket: str, key: str, part: Mapping[str, object]) -> int:
     """
     body = _encode({"messages": [{"role": "user", "content": [part]}]})
     try:
-        response = _post(socket, key, "/chat/completions/input_tokens", body)
-        if response.status_code == 200:
-            return msgspec.json.decode(response.content, type=InputTokensResponse).input_tokens
-        failure = decode_chunk(response.content).error
-    except (httpx2.HTTPError, msgspec.DecodeError) as error:
+        status, content = _post(socket, key, "/chat/completions/input_tokens", body)
+        if status == 200:
+            return msgspec.json.decode(content, type=InputTokensResponse).input_tokens
+        failure = decode_chunk(content).error
+    except (HttpClientError, msgspec.DecodeError) as error:
         raise EngineError(_CONNECTION_LOST) from error
     raise RequestError("it is refused" if failure is None else failure.message)
+
+
+def _build_headers(key: str) -> dict[str, str]:
+    return {
+        "authorization": f"Bearer {key}",
+        # Not kept alive: each idle connection occupies a thread of llama.cpp.
+        "connection": "close",
+        "content-type": "application/json",
+    }
 
 
 def _encode_tokenize_body(text: str, *, add_special: bool, parse_special: bool) -> bytes:
     return _encode({"content": text, "add_special": add_special, "parse_special": parse_special})
 
 
-def _post(socket: str, key: str, path: str, body: bytes) -> httpx2.Response:
-    with httpx2.Client(transport=httpx2.HTTPTransport(uds=socket), timeout=60) as client:
-        headers = {"Authorization": f"Bearer {key}", "Connection": "close"}
-        return client.post(f"http://llama.cpp{path}", headers=headers, content=body)
+def _post(socket: str, key: str, path: str, body: bytes) -> tuple[int, bytes]:
+    """Send a request, and return the status and the body of its response. Blocking."""
+    headers = _build_headers(key)
+    transport = HttpClient(ClientTimeouts(read=60.0), uds=socket)
+    with (
+        BlockingHttpClient(transport) as client,
+        client.send("POST", f"http://llama.cpp{path}", headers, body) as response,
+    ):
+        return response.status, response.read_all(_MAX_BODY_BYTES)

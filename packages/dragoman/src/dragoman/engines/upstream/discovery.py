@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 from typing import TypeVar
-from urllib.parse import urlsplit
 
-import httpx2
 import msgspec
 from msgspec import Struct
+
+from dragoman_http import (
+    BlockingHttpClient,
+    ClientTimeouts,
+    HttpClient,
+    HttpClientError,
+    HttpTransport,
+)
 
 from ...core.encoder_requests import EncodingTask
 from ...core.errors import EngineError
@@ -16,6 +22,10 @@ from .server_kinds import KINDS, ServerKind, find_kind, find_kind_by_host
 from .upstream_server import Upstream, build_auth_headers
 
 T = TypeVar("T")
+_TIMEOUT = 10.0
+"""Seconds for a connection, and without any byte of a response."""
+_MAX_BODY_BYTES = 64 << 20
+"""Of a list of models."""
 
 
 class ModelTasks(Struct, frozen=True):
@@ -86,35 +96,32 @@ def discover(
     *,
     kind: ServerKind | None = None,
     tasks: ModelTasks | None = None,
-    client: httpx2.Client | None = None,
+    transport: HttpTransport | None = None,
 ) -> DiscoveredModel:
     """Query an upstream's models. Blocking. Raises EngineError.
 
     model: its name; None selects the first one.
     kind: None detects it.
     tasks: None detects them, if necessary with requests for a text of one letter.
+    transport: sends the requests; None means the network. It is closed.
     """
     # Before any request: Anthropic's API rejects requests without its version header,
     # even for the list of models.
     kind = kind or find_kind_by_host(upstream.url)
-    # Redirects are not followed, so an http:// URL needs none of the authorities'
-    # certificates, which take 30 ms to read.
-    has_tls = urlsplit(upstream.url).scheme != "http"
-    with client or httpx2.Client(timeout=10.0, verify=has_tls) as http:
-        http.headers.update(build_auth_headers(upstream, kind))
+    with BlockingHttpClient(transport or HttpClient(ClientTimeouts(_TIMEOUT, _TIMEOUT))) as client:
+        queries = _Queries(client, build_auth_headers(upstream, kind))
         if kind is KINDS["tei"]:
-            return _discover_tei(upstream, model, tasks, http)
+            return _discover_tei(upstream, model, tasks, queries)
         url = f"{upstream.url}/models"
         purpose = "list models as OpenAI's API does"
         try:
-            models = _fetch(url, _Models, purpose, http).data
+            models = queries.fetch(url, _Models, purpose).data
         except EngineError:
-            if kind is not None or not _speaks_anthropic(url, http):
+            if kind is not None or not _speaks_anthropic(url, queries):
                 raise
             kind = KINDS["anthropic"]
-            http.headers.pop("authorization", None)
-            http.headers.update(build_auth_headers(upstream, kind))
-            models = _fetch(url, _Models, purpose, http).data
+            queries = _Queries(client, build_auth_headers(upstream, kind))
+            models = queries.fetch(url, _Models, purpose).data
         listed = next((candidate for candidate in models if model in (None, candidate.id)), None)
         if listed is None:
             names = ", ".join(candidate.id for candidate in models[:20])
@@ -139,7 +146,7 @@ def discover(
             encoding = frozenset(task for task in EncodingTask if task.value in capabilities)
             tasks = ModelTasks("generation" in capabilities or not encoding, encoding)
         elif tasks is None:
-            tasks = _try_tasks(upstream, listed.id, kind, http)
+            tasks = _try_tasks(upstream, listed.id, kind, queries)
     adapters = tuple(candidate.id for candidate in models if candidate.parent == listed.id)
     return DiscoveredModel(listed.id, kind, limit, tasks, adapters, listed.max_tokens)
 
@@ -154,27 +161,59 @@ class _AnthropicError(Struct, tag_field="type", tag="error"):
     error: _AnthropicErrorDetail
 
 
-def _speaks_anthropic(url: str, http: httpx2.Client) -> bool:
+class _Queries:
+    """Queries to a server, with the headers of its kind."""
+
+    def __init__(self, client: BlockingHttpClient, headers: dict[str, str]) -> None:
+        self._client = client
+        self._headers = headers
+
+    def send(
+        self, method: str, url: str, fields: dict[str, object] | None = None
+    ) -> tuple[int, bytes]:
+        """Return the status and the body of a response. Raises HttpClientError."""
+        headers = self._headers
+        body = b""
+        if fields is not None:
+            headers = {**headers, "content-type": "application/json"}
+            body = msgspec.json.encode(fields)
+        with self._client.send(method, url, headers, body) as response:
+            return response.status, response.read_all(_MAX_BODY_BYTES)
+
+    def fetch(self, url: str, type: type[T], purpose: str) -> T:
+        try:
+            status, body = self.send("GET", url)
+        except (HttpClientError, ValueError) as error:
+            raise EngineError(f"{url} cannot be reached: {error}") from None
+        if status != 200:
+            raise EngineError(f"{url} returned HTTP {status}")
+        try:
+            return msgspec.json.decode(body, type=type)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise EngineError(f"{url} does not {purpose}") from None
+
+
+def _speaks_anthropic(url: str, queries: _Queries) -> bool:
     """Whether a server rejects an OpenAI-style request with Anthropic's error envelope,
     since it lacks its headers.
     """
     try:
-        response = http.get(url)
-        if response.status_code in (400, 401, 403):
-            msgspec.json.decode(response.read(), type=_AnthropicError)
+        status, body = queries.send("GET", url)
+        if status in (400, 401, 403):
+            msgspec.json.decode(body, type=_AnthropicError)
             return True
-    except (httpx2.HTTPError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (HttpClientError, msgspec.MsgspecError, ValueError):
         # The caller raises the error of its own request.
         return False
     return False
 
 
 def _discover_tei(
-    upstream: Upstream, model: str | None, tasks: ModelTasks | None, http: httpx2.Client
+    upstream: Upstream, model: str | None, tasks: ModelTasks | None, queries: _Queries
 ) -> DiscoveredModel:
     # TEI's own routes are at the root, its OpenAI-compatible ones below `/v1`.
     url = f"{upstream.url.removesuffix('/v1')}/info"
-    info = _fetch(url, _TeiInfo, "describe a model as Text Embeddings Inference does", http)
+    info = queries.fetch(url, _TeiInfo, "describe a model as Text Embeddings Inference does")
     by_type = {"embedding": EncodingTask.EMBEDDINGS, "reranker": EncodingTask.SCORING}
     encoding = frozenset(task for name, task in by_type.items() if name in info.model_type)
     if tasks is None and not encoding:
@@ -189,7 +228,7 @@ def _discover_tei(
     )
 
 
-def _try_tasks(upstream: Upstream, model: str, kind: ServerKind, http: httpx2.Client) -> ModelTasks:
+def _try_tasks(upstream: Upstream, model: str, kind: ServerKind, queries: _Queries) -> ModelTasks:
     """Find the tasks of a server of one model by trying embeddings and scores.
 
     Other servers are not tried, since they may bill the request or load a model for it.
@@ -208,21 +247,7 @@ def _try_tasks(upstream: Upstream, model: str, kind: ServerKind, http: httpx2.Cl
         (EncodingTask.SCORING, *scoring),
     )
     for task, url, fields in trials:
-        with suppress(httpx2.HTTPError):
-            if http.post(url, json={"model": model, **fields}).status_code == 200:
+        with suppress(HttpClientError):
+            if queries.send("POST", url, {"model": model, **fields})[0] == 200:
                 return ModelTasks(False, frozenset({task}))
     return ModelTasks()
-
-
-def _fetch(url: str, type: type[T], purpose: str, http: httpx2.Client) -> T:
-    try:
-        response = http.get(url)
-        body = response.read()
-    except httpx2.HTTPError as error:
-        raise EngineError(f"{url} cannot be reached: {error}") from None
-    if response.status_code != 200:
-        raise EngineError(f"{url} returned HTTP {response.status_code}")
-    try:
-        return msgspec.json.decode(body, type=type)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise EngineError(f"{url} does not {purpose}") from None
