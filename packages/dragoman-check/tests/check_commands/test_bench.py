@@ -32,6 +32,7 @@ from dragoman_check.load.request_timing import Timing
 from dragoman_check.load.stream_meter import Measurement, StreamMeter
 from dragoman_check.load.workload import WorkloadRequest
 from dragoman_check.load.workload_generators import generate_poisson
+from dragoman_http import SseDecoder
 from dragoman_sim.build import DEFAULT_PROFILE, build_scheduler_config
 from dragoman_sim.engine.block_pool import SimulatedBlockPool
 from dragoman_sim.engine.engine_core import EngineCore
@@ -167,10 +168,11 @@ STREAMS: dict[str, list[str]] = {
 
 
 def measure_stream(dialect: str, lines: Sequence[str], sent_at: float = 1.0) -> Measurement:
-    """Measure a stream whose lines arrive at intervals of half a second."""
+    """Measure a stream whose events arrive at intervals of half a second."""
     meter = StreamMeter(DIALECTS[dialect])
     for index, line in enumerate(lines):
-        meter.feed(line, sent_at + 0.5 * (index + 1))
+        for event in SseDecoder().feed(f"{line}\n\n".encode()):
+            meter.feed(event, sent_at + 0.5 * (index + 1))
     return meter.finish("r", sent_at)
 
 

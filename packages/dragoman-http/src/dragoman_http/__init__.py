@@ -22,6 +22,7 @@ from .errors import (
 from .proxies import ProxyRules
 from .redirects import find_redirect, get_following_redirects
 from .response import HttpResponse, PieceReceiver
+from .sse_decoder import SseDecoder
 from .tls_context import build_tls_context
 from .transport import HeaderFields, HttpTransport
 from .urls import Url, parse_url
@@ -43,6 +44,7 @@ __all__ = [
     "PieceReceiver",
     "ProxyRules",
     "ResponseTimeout",
+    "SseDecoder",
     "Url",
     "build_tls_context",
     "find_redirect",

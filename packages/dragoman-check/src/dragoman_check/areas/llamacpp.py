@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from ..check_catalog import Area
 from ..rules.json_values import require
 from ..session import Session
+from ..sse import parse_chunks
 from .generation import STORY
 
 LLAMACPP = Area(
@@ -39,11 +38,7 @@ async def completion_stream(s: Session) -> None:
     body = {"prompt": STORY, "n_predict": 8, "temperature": 0, "seed": 1}
     expected = (await s.request("/completion", body)).json()["content"]
     exchange = await s.request("/completion", {**body, "stream": True})
-    pieces = [
-        json.loads(line[6:])["content"]
-        for line in exchange.body.decode().splitlines()
-        if line.startswith("data: {")
-    ]
+    pieces = [chunk["content"] for chunk in parse_chunks(exchange.body)]
     require(
         "".join(pieces) == expected,
         f"stream: {''.join(pieces)!r}, non-streamed: {expected!r}",

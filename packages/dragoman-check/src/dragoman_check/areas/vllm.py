@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,6 +13,7 @@ from ..json_objects import get_objects
 from ..parsed_response import read_chat, read_completion
 from ..rules.json_values import JsonObject, require
 from ..session import Session
+from ..sse import parse_chunks
 from .generation import STORY
 from .sample_schemas import PERSON, check_schema
 
@@ -264,11 +264,7 @@ async def continuous_usage(s: Session) -> None:
         CHAT.path,
         {**CHAT.build_request(s.model, STORY, 16), "stream": True, "stream_options": options},
     )
-    chunks = [
-        json.loads(line[6:])
-        for line in exchange.body.decode().splitlines()
-        if line.startswith("data: {")
-    ]
+    chunks = parse_chunks(exchange.body)
     if not all(chunk.get("usage") for chunk in chunks):
         warned = exchange.header("x-dragoman-warnings") or ""
         require("continuous_usage_stats" in warned, "a chunk has no usage")

@@ -34,15 +34,13 @@ class BenchDialect:
     path: path of the endpoint.
     build_body: builds a request body from the model, the prompt and the number of
         tokens to generate.
-    read: reads the JSON of one stream line.
-    is_lines: the stream is JSON Lines instead of server-sent events.
+    read: reads the JSON of one event, or of one line of JSON Lines.
     lists_ids: the API has vLLM's `return_token_ids`.
     """
 
     path: str
     build_body: Callable[[str, str, int], dict[str, object]]
     read: Callable[[str], StreamPiece]
-    is_lines: bool = False
     lists_ids: bool = False
 
 
@@ -266,6 +264,5 @@ DIALECTS: Mapping[str, BenchDialect] = {
             "options": {"num_predict": tokens},
         },
         _read_ollama_line,
-        is_lines=True,
     ),
 }

@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from dragoman_cli import OnProgress
-from dragoman_http import ClientTimeouts, HttpClient, HttpClientError
+from dragoman_http import ClientTimeouts, HttpClient, HttpClientError, SseDecoder
 
 from .bench_dialects import DIALECTS
 from .logs.measured_log import LogError, MeasuredLog, build_log
@@ -278,13 +278,14 @@ class LoadRun:
                     f"{response.status}: "
                     f"{(await response.read_all(200))[:200].decode(errors='replace')}"
                 )
-            incomplete_line = b""
-            while (piece := await response.read()) is not None:
-                # Split bytes, not text: a chunk may end within a character.
-                *lines, incomplete_line = (incomplete_line + piece).split(b"\n")
-                for line in lines:
-                    meter.feed(line.decode(errors="replace").removesuffix("\r"), self._now())
-            meter.feed(incomplete_line.decode(errors="replace"), self._now())
+            decoder = SseDecoder()
+            is_complete = False
+            while not is_complete:
+                piece = await response.read()
+                is_complete = piece is None
+                # The last event may lack its blank line.
+                for event in decoder.feed(b"\n\n" if piece is None else piece):
+                    meter.feed(event, self._now())
         finally:
             response.close()
         return meter.finish(id, sent_at)

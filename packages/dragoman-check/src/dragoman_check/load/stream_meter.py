@@ -39,23 +39,16 @@ class StreamMeter:
         self._prompt: int | None = None
         self._completion: int | None = None
 
-    def feed(self, line: str, at: float) -> None:
-        """Read a line of the stream, received at this time. Raises LogError if it is
+    def feed(self, event: bytes, at: float) -> None:
+        """Read the data of an event, received at this time. Raises LogError if it is
         invalid or an error.
         """
-        payload = (
-            line
-            if self._dialect.is_lines
-            else line.removeprefix("data:").strip()
-            if line[:5] == "data:"
-            else ""
-        )
-        if not payload.startswith("{"):
+        if not event.startswith(b"{"):
             return
         try:
-            piece = self._dialect.read(payload)
+            piece = self._dialect.read(event.decode(errors="replace"))
         except msgspec.MsgspecError as error:
-            raise LogError(f"invalid line in the stream: {error}") from None
+            raise LogError(f"invalid event in the stream: {error}") from None
         if piece.ids:
             self._ids = (self._ids or 0) + piece.ids
         # A token without text, such as half a character, shows only in the ids.

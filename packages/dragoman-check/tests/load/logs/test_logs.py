@@ -11,6 +11,7 @@ import pytest
 
 from dragoman_check.load.logs.log_reader import read_any
 from dragoman_check.load.logs.measured_log import LogError, join_logs
+from dragoman_check.load.logs.stream_timings import StreamTimings
 
 from . import examples
 
@@ -148,3 +149,14 @@ SUMMARY_ONLY = {name: value for name, value in VLLM_RESULT.items() if not isinst
 def test_missing_columns_are_named(data: bytes, message: str) -> None:
     with pytest.raises(LogError, match=message):
         read_any(data)
+
+
+@pytest.mark.parametrize("form", ["data: %s\n\n", "%s"])
+def test_genai_perf_text_with_line_separators_is_one_chunk(form: str) -> None:
+    chunk = '{"choices":[{"index":0,"delta":{"content":"a\u2028b\x85c"}}]}'
+    usage = '{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
+    stream = StreamTimings("a log")
+    for at, text in ((1.0, chunk), (1.5, chunk), (2.0, usage)):
+        stream.feed(at, (form % text).encode() + b"\n\n")
+    assert stream.token_times == [1.0, 1.5]
+    assert stream.usage is not None

@@ -22,10 +22,8 @@ from dragoman_http import (
     HttpClient,
     HttpClientError,
     ProxyRules,
+    SseDecoder,
 )
-
-from ..core.errors import EngineError
-from ..core.sse_decoder import SseDecoder
 
 CONNECT_TIMEOUT = 10.0
 """Seconds to wait for a connection."""
@@ -192,8 +190,6 @@ class ApiClient:
                 _read_body(response)
             try:
                 yield from self._read_pieces(response)
-            except EngineError as error:
-                raise ApiError(f"{self.url}: {error.message}") from error
             except HttpClientError as error:
                 raise ApiError(
                     f"the connection to {self.url} was lost: {error}", is_unreachable=True

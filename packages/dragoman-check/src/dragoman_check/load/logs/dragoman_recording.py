@@ -5,7 +5,6 @@ read.
 from __future__ import annotations
 
 import base64
-import codecs
 from typing import Literal
 
 import msgspec
@@ -76,11 +75,8 @@ def _build_recording_log(exchanges: list[tuple[int, _RecordingExchange]]) -> Mea
     timings: list[Timing] = []
     for number, exchange in complete:
         stream = StreamTimings(f"{_RECORDING}, line {number}")
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        partial_line = ""
         for piece in exchange.pieces:
-            lines, _, partial_line = (partial_line + decoder.decode(piece.raw)).rpartition("\n")
-            stream.feed(exchange.at + piece.at, lines)
+            stream.feed(exchange.at + piece.at, piece.raw)
         usage = stream.usage
         token_times = stream.token_times
         if usage is not None and token_times:

@@ -51,7 +51,8 @@ def read_genai_perf(data: bytes) -> MeasuredLog:
     for index, request in enumerate(requests):
         stream = StreamTimings(_GENAI_PERF)
         for at, output in zip(request.response_timestamps, request.response_outputs, strict=False):
-            stream.feed(at / 1e9, output.response)
+            # Some versions record whole events, others only their data.
+            stream.feed(at / 1e9, output.response.encode() + b"\n\n")
         token_times = stream.token_times
         usage = stream.usage
         if not token_times:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from dragoman_http import HttpClientError, SseDecoder
+
 from .measured_log import LogError
 
 
@@ -59,21 +61,25 @@ class StreamTimings:
         self.token_times: list[float] = []
         self.usage: StreamUsage | None = None
         self._format = format
+        self._decoder = SseDecoder()
 
-    def feed(self, at: float, text: str) -> None:
-        """Feed complete lines of a stream, with or without `data:`.
+    def feed(self, at: float, data: bytes) -> None:
+        """Feed bytes of a stream of server-sent events or of JSON Lines.
 
         at: arrival time in seconds.
 
         Raises:
             LogError: a chunk is invalid.
         """
-        for line in text.splitlines():
-            data = line.removeprefix("data:").strip()
-            if not data.startswith("{"):
+        try:
+            events = self._decoder.feed(data)
+        except HttpClientError as error:
+            raise LogError(f"{self._format}: {error}") from None
+        for event in events:
+            if not event.startswith(b"{"):
                 continue
             try:
-                chunk = _CHUNK.decode(data)
+                chunk = _CHUNK.decode(event.decode(errors="replace"))
             except msgspec.MsgspecError as error:
                 raise LogError(
                     f"{self._format}: not a chunk of a chat or a completion: {error}"

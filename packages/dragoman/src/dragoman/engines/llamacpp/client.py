@@ -15,10 +15,10 @@ from dragoman_http import (
     HttpClient,
     HttpClientError,
     HttpResponse,
+    SseDecoder,
 )
 
 from ...core.errors import EngineError, RequestError
-from ...core.sse_decoder import SseDecoder
 from .wire import (
     CompletionBody,
     CompletionChunk,

@@ -9,7 +9,10 @@ from typing import Protocol
 
 import msgspec
 
+from dragoman_http import InvalidResponse, SseDecoder
+
 from ...core.engine import EventDelivery
+from ...core.errors import EngineError
 from ...core.events import (
     Event,
     ReasoningDelta,
@@ -18,7 +21,6 @@ from ...core.events import (
     ToolCallDelta,
     ToolCallStart,
 )
-from ...core.sse_decoder import SseDecoder
 from .request_warnings import RequestWarnings
 
 log = logging.getLogger(__name__)
@@ -135,6 +137,8 @@ class EventStream:
                 events += self._reader.read(data, name)
                 if self._reader.is_done:
                     break
+        except InvalidResponse as error:
+            self.failure = EngineError(f"The upstream's stream cannot be read: {error}.")
         except Exception as error:
             self.failure = error
         return events
@@ -182,7 +186,8 @@ def read_body(reader: StreamReader, body: bytes) -> list[Event]:
     """Read a body that is said to be JSON; some servers say so of a stream."""
     if body.lstrip().startswith((b"{", b"[")):
         return reader.read_whole(body)
-    decoder = SseDecoder()
+    # The whole body has a limit already.
+    decoder = SseDecoder(len(body) + 2)
     events: list[Event] = []
     pieces = decoder.feed(body + b"\n\n")
     for data, name in zip(pieces, decoder.names, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .errors import EngineError
+from .errors import InvalidResponse
 
 MAX_EVENT = 16 * 1024 * 1024
 """Limit of one event, bytes. A chunk is small, but the first may list the ids of a long
@@ -19,13 +19,14 @@ class SseDecoder:
     events.
 
     Ids, retry times and comments are skipped, except for the comment with the server's
-    warnings.
+    warnings. A line of bare JSON counts as an event too, so that JSON Lines are read in
+    the same way.
 
     names: the names of the events that `feed` returned last; empty for one without.
     warnings: the JSON array in the last comment with a server's warnings; empty before
         the first.
 
-    Raises EngineError for an event above the limit. The time is linear in the bytes,
+    Raises InvalidResponse for an event above the limit. The time is linear in the bytes,
     even if they arrive one by one.
     """
 
@@ -60,9 +61,7 @@ class SseDecoder:
         for piece in remaining.splitlines(keepends=True):
             self._size += len(piece)
             if self._size > self._max_event:
-                raise EngineError(
-                    f"The upstream sent an event of more than {self._max_event} bytes."
-                )
+                raise InvalidResponse(f"an event has more than {self._max_event} bytes")
             if not piece.endswith((b"\n", b"\r")):
                 self._partial_line.append(piece)
                 continue

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.core.errors import EngineError
-from dragoman.core.sse_decoder import SseDecoder
+from dragoman_http import InvalidResponse, SseDecoder
 
 payloads = st.lists(st.text("ab é\u2028:", min_size=1, max_size=8).map(str.encode), max_size=5)
 
@@ -43,5 +42,5 @@ def test_feed_unterminated_event_over_limit_raises() -> None:
     stream = SseDecoder(max_event=100)
     for _ in range(100):
         stream.feed(b"x")
-    with pytest.raises(EngineError):
+    with pytest.raises(InvalidResponse):
         stream.feed(b"x")
