@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from ._version import VERSION
 from .command import HELP_OPTIONS
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from .entry_points import EntryPoint
 
 COMMANDS = "dragoman.commands"
 """The entry point group in which packages register sub-commands."""
@@ -45,7 +44,7 @@ PACKAGES: Mapping[str, str] = {
 
 def find_commands() -> Mapping[str, EntryPoint]:
     """Find the registered sub-commands, by name."""
-    # A third of the time that the command line needs, and `--version` needs none.
+    # A fifth of the time that the command line needs, and `--version` needs none.
     from .entry_points import find_entry_points  # noqa: PLC0415
 
     return {point.name: point for point in find_entry_points(COMMANDS)}
@@ -97,6 +96,8 @@ class CommandLine(click.Group):
             package = PACKAGES.get(name)
             if package is not None:
                 ctx.fail(f"`{name}` is a command of {package}: pip install {package}")
+            from difflib import get_close_matches  # noqa: PLC0415 - only after a mistake
+
             matches = get_close_matches(name, [*PACKAGES, *self._entry_points, "version"], n=1)
             suggestion = f" Did you mean {matches[0]!r}?" if matches else ""
             ctx.fail(f"No such command {name!r}.{suggestion}")

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
 
 import click
 import pytest
 
 from dragoman_cli import build_command
-from dragoman_cli.main import COMMANDS, PACKAGES
+from dragoman_cli.entry_points import EntryPoint
+from dragoman_cli.main import PACKAGES
 
 from .cli_runner import call, get_error
 
@@ -26,7 +26,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, EntryPoint]:
 
 
 def register(installed: dict[str, EntryPoint], name: str, value: str) -> None:
-    installed[name] = EntryPoint(name, value, COMMANDS)
+    installed[name] = EntryPoint(name, value)
 
 
 @pytest.mark.usefixtures("installed")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +61,8 @@ def build_block_files(
     """
     if settings.kv_offloading_dir is None:
         return None
+    from importlib.metadata import version  # noqa: PLC0415 - as above
+
     from ..engines.batching import BLOCK_SIZE, BlockFiles, compute_fingerprint  # noqa: PLC0415 - as above
 
     files = [*directory.glob("*.safetensors"), *directory.glob("*.json")]

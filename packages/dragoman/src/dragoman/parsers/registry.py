@@ -9,7 +9,6 @@ the vocabulary's added tokens and returns a ReasoningFormat or a ToolFormat.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from difflib import get_close_matches
 from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
@@ -137,6 +136,9 @@ def _find_factory(
         for point in find_entry_points(GROUP)
         if point.name.startswith(prefix)
     ]
+    # Only after mistakes.
+    from difflib import get_close_matches  # noqa: PLC0415
+
     names = sorted({NO_PARSER, *built_in, *installed})
     close_matches = get_close_matches(name, names, n=1)
     hint = f" Did you mean {close_matches[0]!r}?" if close_matches else ""
