@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from ..core.events import Event, FinishReason, TextDelta, Token, ToolCallDelta, ToolCallStart
 from ..core.syntax import ParseContext
 from .call_reader import CallReader
 from .json_call_reader import JsonCallReader
 from .json_scanner import ReadStatus
+from .text_buffer import MarkerTokens
 from .text_parser import TextParser
 
 _MAX_REPORTED_CHARS = 100
@@ -19,8 +18,8 @@ class CallParser(TextParser):
     emitted as text.
     """
 
-    def __init__(self, context: ParseContext, single_tokens: Collection[str]) -> None:
-        super().__init__(single_tokens)
+    def __init__(self, context: ParseContext, markers: MarkerTokens) -> None:
+        super().__init__(markers)
         self._tools = {tool.name: tool for tool in context.tools}
         self._new_id = context.new_id
         # A placeholder without keys, which recognizes no call; every subclass builds

@@ -21,6 +21,7 @@ from .call_reader import CallReader
 from .json_calls import JsonObjectSyntax
 from .json_scanner import ReadStatus
 from .prefix_matcher import PrefixMatcher, PrefixResult
+from .text_buffer import MarkerTokens
 
 _MAX_SEARCHED_NAMES = 64
 """Maximum declared functions whose calls are recognized by what follows a marker."""
@@ -141,12 +142,13 @@ class DelimitedCallFormat:
         self.call_syntax = spec.compile(delimiters.call_openers, delimiters.closers)
         # Models of every family also write the JSON of a call between their delimiters.
         self._json_syntax = JsonObjectSyntax(is_bare=delimiters.leading)
-        self.single_tokens = frozenset((*delimiters.call_openers, *delimiters.closers)) & frozenset(
+        single_tokens = frozenset((*delimiters.call_openers, *delimiters.closers)) & frozenset(
             added_tokens
         )
+        self.marker_tokens = MarkerTokens(single_tokens)
         # Only where delimiters are single tokens: as ordinary text they may occur in
         # the arguments, inside a string.
-        self.inside = AhoCorasick(sorted(self.single_tokens)) if self.single_tokens else None
+        self.inside = AhoCorasick(sorted(single_tokens)) if single_tokens else None
         # The longest match wins, so the template's own text in front of a delimiter is
         # consumed with it.
         prefixed_starts = (
@@ -258,7 +260,7 @@ class DelimitedCallParser(CallParser):
     """
 
     def __init__(self, format: DelimitedCallFormat, context: ParseContext) -> None:
-        super().__init__(context, format.single_tokens)
+        super().__init__(context, format.marker_tokens)
         self._format = format
         self._delimiters = format.delimiters
         self._state: Callable[[DelimitedCallParser, str, int], int] = (

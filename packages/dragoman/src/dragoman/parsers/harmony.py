@@ -22,6 +22,7 @@ from .family_types import Fingerprints
 from .json_call_reader import ArgumentsReader
 from .json_scanner import ReadStatus
 from .prefix_matcher import PrefixMatcher, PrefixResult
+from .text_buffer import MarkerTokens
 from .tool_parameters import build_arguments_schema
 
 START = "<|start|>"
@@ -44,7 +45,7 @@ class HarmonyFormat:
 
     def __init__(self, *, parses_calls: bool = True, added_tokens: Collection[str] = ()) -> None:
         self._parses_calls = parses_calls
-        self._single_tokens = frozenset(ALL_MARKERS) & frozenset(added_tokens)
+        self._markers = MarkerTokens(frozenset(ALL_MARKERS) & frozenset(added_tokens))
 
     @property
     def syntax(self) -> ReasoningSyntax:
@@ -85,7 +86,7 @@ class HarmonyFormat:
             # Without declared tools every call is one to an undeclared function, which
             # stays text.
             context = ParseContext(context.prompt_tail, (), context.new_id)
-        return HarmonyParser(context, self._single_tokens)
+        return HarmonyParser(context, self._markers)
 
 
 class HarmonyParser(CallParser):
@@ -96,8 +97,8 @@ class HarmonyParser(CallParser):
     is text, with its header.
     """
 
-    def __init__(self, context: ParseContext, single_tokens: Collection[str]) -> None:
-        super().__init__(context, single_tokens)
+    def __init__(self, context: ParseContext, markers: MarkerTokens) -> None:
+        super().__init__(context, markers)
         self._state: Callable[[HarmonyParser, str, int], int] = HarmonyParser._parse_message_start
         self._build_event: Callable[..., Event] = TextDelta
         self._prefix_matcher = PrefixMatcher((CHANNEL, START, "to="))

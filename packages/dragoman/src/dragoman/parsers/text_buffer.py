@@ -18,6 +18,32 @@ _MAX_TOKEN_BYTES = 64
 _REPLACEMENT_CHAR = "\ufffd".encode()
 
 
+class MarkerTokens:
+    """The tokens of the vocabulary by which markers are told from ordinary text. Built
+    once for a format: all its parsers share it.
+
+    single_tokens: markers that are one token of the vocabulary; see `Buffer.is_marker`.
+    anchors: markers that contain a token of the vocabulary: that token, and the number
+        of characters after it.
+    """
+
+    __slots__ = ("anchors", "tokens")
+
+    def __init__(
+        self,
+        single_tokens: Collection[str] = (),
+        anchors: Mapping[str, tuple[str, int]] = MappingProxyType({}),
+    ) -> None:
+        self.anchors: Mapping[str, tuple[str, int]] = {
+            **{marker: (marker, 0) for marker in single_tokens},
+            **anchors,
+        }
+        self.tokens = frozenset(token for token, _ in self.anchors.values())
+
+
+NO_MARKER_TOKENS = MarkerTokens()
+
+
 class Buffer:
     """Text that has not been released yet, together with its tokens, so that no token
     is lost.
@@ -25,30 +51,23 @@ class Buffer:
     A token is released with its first released character; when text is dropped, with
     its last dropped character.
 
-    single_tokens: markers that are one token of the vocabulary; see `is_marker`.
-    anchors: markers that contain a token of the vocabulary: that token, and the number
-        of characters after it.
+    markers: the markers that only their tokens make valid.
     """
 
     __slots__ = (
-        "_anchors",
         "_chunks",
         "_covered",
         "_has_tokens",
         "_marker_ends",
+        "_markers",
         "_offset",
-        "_single_tokens",
         "_tokens",
         "_unmatched_bytes",
         "end",
         "released",
     )
 
-    def __init__(
-        self,
-        single_tokens: Collection[str] = (),
-        anchors: Mapping[str, tuple[str, int]] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, markers: MarkerTokens = NO_MARKER_TOKENS) -> None:
         # Offsets are in characters from the start of the stream. None while empty,
         # which is nearly always: an empty deque takes most of a kilobyte.
         self._chunks: deque[str] | None = None
@@ -61,8 +80,7 @@ class Buffer:
         """Offset of the end of all text that has arrived."""
         self.released = 0
         """Offset of the end of the released text, which is the start of the buffer."""
-        self._anchors = {**{marker: (marker, 0) for marker in single_tokens}, **anchors}
-        self._single_tokens = frozenset(token for token, _ in self._anchors.values())
+        self._markers = markers
         self._has_tokens = False
         self._unmatched_bytes = (
             b""  # Text after the last token; it belongs to tokens that have not arrived.
@@ -85,7 +103,7 @@ class Buffer:
         return self.released
 
     def push(self, text: str, tokens: tuple[Token, ...]) -> None:
-        if self._single_tokens:
+        if marker_tokens := self._markers.tokens:
             # Record where tokens that are a whole marker end, by aligning the tokens
             # with the text. Bytes are aligned, since a byte-level BPE token may hold
             # half of a character, which has no text of its own. Text and tokens need
@@ -95,7 +113,7 @@ class Buffer:
             pos = 0
             self._has_tokens = self._has_tokens or bool(tokens)
             for token in tokens:
-                start = data.find(token.utf8, pos) if token.text in self._single_tokens else -1
+                start = data.find(token.utf8, pos) if token.text in marker_tokens else -1
                 if start < 0:
                     pos += _count_overlap(data, pos, token)
                     continue
@@ -198,7 +216,7 @@ class Buffer:
         from other tokens is ordinary text. If no tokens are known, the text alone
         decides.
         """
-        anchor = self._anchors.get(marker)
+        anchor = self._markers.anchors.get(marker)
         return (
             anchor is None
             or not self._has_tokens

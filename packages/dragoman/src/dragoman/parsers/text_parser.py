@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 
 import msgspec
 
@@ -19,7 +18,7 @@ from ..core.events import (
     ToolCallDelta,
     ToolCallStart,
 )
-from .text_buffer import Buffer
+from .text_buffer import NO_MARKER_TOKENS, Buffer, MarkerTokens
 
 
 def _as_markup(token: Token) -> Token:
@@ -33,12 +32,8 @@ class TextParser(ABC):
     A subclass reads in `_step`, and releases text with `_emit_buffered` and `_drop`.
     """
 
-    def __init__(
-        self,
-        single_tokens: Collection[str] = (),
-        anchors: Mapping[str, tuple[str, int]] = MappingProxyType({}),
-    ) -> None:
-        self._buffer = Buffer(single_tokens, anchors)
+    def __init__(self, markers: MarkerTokens = NO_MARKER_TOKENS) -> None:
+        self._buffer = Buffer(markers)
         self._pending_tokens: list[Token] = []
         """Tokens of dropped text, attached to the next event."""
         self._events: list[Event] = []

@@ -4,7 +4,7 @@ Qwen3, and most open models since.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 
 from msgspec import Struct
@@ -14,6 +14,7 @@ from ..core.syntax import ParseContext, Parser, ReasoningSyntax
 from .aho_corasick import AhoCorasick
 from .parser_chain import chain_parsers
 from .prefix_matcher import PrefixMatcher, PrefixResult
+from .text_buffer import MarkerTokens
 from .text_parser import TextParser
 
 _MIN_ANCHOR_CHARS = 4
@@ -25,14 +26,13 @@ class ReasoningEnds(Struct, frozen=True):
     patterns: the end markers and the markers of calls, also after a newline.
     calls: the markers that begin a call.
     inline_calls: those that count in the middle of a line.
-    single_tokens, anchors: see `Buffer`.
+    markers: the markers of all of these that only their tokens make valid.
     """
 
     patterns: AhoCorasick
     calls: tuple[str, ...]
     inline_calls: frozenset[str]
-    single_tokens: frozenset[str]
-    anchors: Mapping[str, tuple[str, int]]
+    markers: MarkerTokens
 
 
 class ThinkFormat:
@@ -105,7 +105,7 @@ class ThinkFormat:
         ends = (*self._end_marks, *calls)
         patterns = AhoCorasick(list(dict.fromkeys([*ends, *("\n" + marker for marker in ends)])))
         single_tokens = self._single_tokens | (frozenset(calls) & self._added)
-        return ReasoningEnds(patterns, calls, inline_calls, single_tokens, anchors)
+        return ReasoningEnds(patterns, calls, inline_calls, MarkerTokens(single_tokens, anchors))
 
     def create_parser(
         self,
@@ -177,7 +177,7 @@ class ThinkParser(TextParser):
         ends: ReasoningEnds,
         list_call_heads: Callable[[str], Sequence[str]],
     ) -> None:
-        super().__init__(ends.single_tokens, ends.anchors)
+        super().__init__(ends.markers)
         self._stripped_suffix = stripped_suffix
         self._ends = ends
         self._end_patterns = ends.patterns

@@ -84,15 +84,17 @@ class HttpRequest(msgspec.Struct, frozen=True):
 
     @property
     def query(self) -> TrackedQuery:
-        return TrackedQuery(self.query_string, self.record.read_query)
+        read = self.record.read_query
+        if read is None:
+            read = self.record.read_query = set[str]()
+        return TrackedQuery(self.query_string, read)
 
     def describe_unread_query(self) -> tuple[str, ...]:
         """Return warnings for query parameters that the handler did not read."""
         if not self.query_string:
             return ()
-        unread = sorted(
-            QueryParams(self.query_string).keys() - self.record.read_query - _IGNORED_QUERY_PARAMS
-        )
+        read = self.record.read_query or frozenset[str]()
+        unread = sorted(QueryParams(self.query_string).keys() - read - _IGNORED_QUERY_PARAMS)
         return tuple(
             f"{abbreviate(name)} is ignored: unknown query parameter"
             for name in unread[:_MAX_UNREAD]

@@ -108,7 +108,8 @@ class RequestRecord:
     call: its last call that used a model; None if there was none, or if nothing
         observes calls.
     span: of the request; None if it is not traced.
-    read_query: names of query parameters that its handler has looked for.
+    read_query: names of query parameters that its handler has looked for; None if it
+        has looked for none.
     """
 
     __slots__ = ("body_received_at", "call", "owner", "read_query", "span")
@@ -117,7 +118,8 @@ class RequestRecord:
         self.owner = ""
         self.body_received_at: float | None = None
         self.span: Span | None = None
-        self.read_query: set[str] = set()
+        # Most requests have no query, and an empty set takes 216 bytes of each stream.
+        self.read_query: set[str] | None = None
         self.call: RequestLogLine | None = None
 
 

@@ -8,6 +8,7 @@ the stream:   all roles in index order, then the choices interleaved, [usage], [
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -149,6 +150,14 @@ class ChatRenderOptions(RenderOptions, frozen=True, kw_only=True):
 
 
 DEFAULT_OPTIONS = ChatRenderOptions()
+
+
+@lru_cache(maxsize=16)
+def _render_chunk_starts(choices: int) -> tuple[bytes, ...]:
+    """The beginnings of the choices of a chunk, by index: the same for all streams, so
+    that they share them.
+    """
+    return tuple([b'{"index":%d,"delta":{' % i for i in range(choices)])
 
 
 class _ChoiceState:
@@ -357,7 +366,7 @@ class ChatWriter(ChunkWriter):
         self._envelope.begin_stream()
         self._choice_count = event.choices
         self._last_delta = bytearray(event.choices)
-        self._chunk_starts = tuple([b'{"index":%d,"delta":{' % i for i in range(event.choices)])
+        self._chunk_starts = _render_chunk_starts(event.choices)
         self._chunk_end = b'},"logprobs":null,"finish_reason":null%s}%s' % (
             self._render_token_ids(()),
             self._envelope.chunk_suffix,

@@ -24,6 +24,7 @@ from ...core.syntax import (
 from ..call_parser import CallParser
 from ..json_call_reader import ArgumentsReader, JsonCallReader
 from ..json_scanner import ReadStatus
+from ..text_buffer import MarkerTokens
 from .content import TextContent
 from .pike_vm import PatternMatch, PatternSearch, Program
 from .sinks import (
@@ -83,7 +84,7 @@ class CompiledTemplate:
         self.region_sets = {field.name: DelimiterSet((), field) for field in explicit}
         self.anchor = Program([template.anchor.node])
         delimiter_sets = (self.outside_set, *self.region_sets.values())
-        self.single_tokens = frozenset(
+        self.markers = MarkerTokens(
             {
                 text
                 for delimiter_set in delimiter_sets
@@ -100,7 +101,7 @@ class RegionParser(CallParser):
     """
 
     def __init__(self, compiled: CompiledTemplate, context: ParseContext) -> None:
-        super().__init__(context, compiled.single_tokens)
+        super().__init__(context, compiled.markers)
         self._compiled = compiled
         self._emitted_fields: set[str] = set()
         self._in_call = False
