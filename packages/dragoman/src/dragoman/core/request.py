@@ -194,10 +194,13 @@ class Sampling(Struct, frozen=True):
 
 def _list_set_fields(options: Struct) -> tuple[str, ...]:
     values = msgspec.structs.astuple(options)
+    # A list comprehension costs less than a generator for so few fields.
     return tuple(
-        name
-        for name, value in zip(options.__struct_fields__, values, strict=True)
-        if value is not None
+        [
+            name
+            for name, value in zip(options.__struct_fields__, values, strict=True)
+            if value is not None
+        ]
     )
 
 

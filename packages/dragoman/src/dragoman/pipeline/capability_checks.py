@@ -246,12 +246,14 @@ def _find_parameters(request: GenerateRequest, part_types: frozenset[type[Part]]
         )
         if name != "session_id" and not is_for_pipeline:
             names.append(name)
-    limits = zip(
-        GenerationLimits.__struct_fields__, msgspec.structs.astuple(request.limits), strict=True
-    )
-    for (name, value), default in zip(limits, _DEFAULT_LIMITS, strict=True):
-        if value != default:
-            names.append(name)
+    limits: tuple[object, ...] = msgspec.structs.astuple(request.limits)
+    names += [
+        name
+        for name, value, default in zip(
+            GenerationLimits.__struct_fields__, limits, _DEFAULT_LIMITS, strict=True
+        )
+        if value != default
+    ]
     if isinstance(request.constraint, JsonSchema) and request.constraint.description is not None:
         names.append("schema_description")
     if isinstance(request.prompt, Conversation) and not part_types.isdisjoint(_MEDIA_HOLDERS):

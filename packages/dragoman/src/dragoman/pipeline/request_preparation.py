@@ -122,6 +122,7 @@ async def prepare_job(
     backend = model.backend
     if not isinstance(backend, TokenBackend | EventBackend):
         raise build_no_generation_error(backend)
+    capabilities = model.capabilities
     request, budget_warnings = replace_budget_hint(model, request, terms)
     if request.suffix is not None and not model.supports_suffix:
         raise build_no_infill_error()
@@ -129,13 +130,13 @@ async def prepare_job(
     encodes_suffix = request.suffix is not None and model.infill_tokens is not None
     warnings = check_request(
         msgspec.structs.replace(request, suffix=None) if encodes_suffix else request,
-        model.capabilities,
+        capabilities,
         terms,
         renders_prompt=isinstance(backend, TokenBackend),
     )
     warnings += budget_warnings
     if isinstance(request.prompt, Conversation):
-        conversation, foreign = drop_foreign_reasoning(request.prompt, model.capabilities)
+        conversation, foreign = drop_foreign_reasoning(request.prompt, capabilities)
         request = msgspec.structs.replace(request, prompt=conversation) if foreign else request
         warnings += foreign
     if isinstance(backend, TokenBackend):
@@ -147,7 +148,7 @@ async def prepare_job(
     # rejection must be cheap.
     model.queues.generation.check_capacity(terms.queue_share)
     if isinstance(backend, EventBackend):
-        if not model.capabilities.native_tools:
+        if not capabilities.native_tools:
             _select_tool_format(model, request, warnings, can_enforce=False)
         if isinstance(request.prompt, Conversation) and request.prompt.drop_oldest:
             warnings.append("truncation is ignored: this model's engine builds its own prompts")

@@ -244,18 +244,24 @@ class HfTokenizer:
         for start, end, id in self._find_control_spans(text):
             if end - start == 1 and text[start - 1 : start] == break_char:
                 continue
+            if start > encoded_until:
+                ids += self._encode_piece(
+                    text[encoded_until:start],
+                    break_char,
+                    sampled_prefixes,
+                    owner,
+                    is_first=encoded_until == 0,
+                )
+            ids.append(id)
+            encoded_until = end
+        if encoded_until < len(text):
             ids += self._encode_piece(
-                text[encoded_until:start],
+                text[encoded_until:],
                 break_char,
                 sampled_prefixes,
                 owner,
                 is_first=encoded_until == 0,
             )
-            ids.append(id)
-            encoded_until = end
-        ids += self._encode_piece(
-            text[encoded_until:], break_char, sampled_prefixes, owner, is_first=encoded_until == 0
-        )
         return ids
 
     def token_bytes(self, id: int) -> bytes:

@@ -22,7 +22,7 @@ from jinja2.compiler import CodeGenerator, Frame
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.filters import do_indent, do_wordwrap
 from jinja2.parser import Parser
-from jinja2.runtime import Context, Undefined
+from jinja2.runtime import Context, Macro, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
@@ -309,6 +309,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def call(__self, __context: Context, __obj: Value, *args: Value, **kwargs: Value) -> Value:
+        if type(__obj) is Macro:
+            # A macro is no method and always safe to call, so it needs none of the
+            # checks, which cost more than a short macro. Jinja passes the variables of a
+            # surrounding loop or block to functions that ask for them, which none does.
+            kwargs.pop("_loop_vars", None)
+            kwargs.pop("_block_vars", None)
+            return __self.check_result(__obj(__context.eval_ctx, *args, **kwargs))
         # Jinja's wrapper of the method `format` has the same `__name__` and `__self__`.
         method = vars(__obj).get("__wrapped__", __obj) if isinstance(__obj, _FUNCTION) else __obj
         if isinstance(method, _METHOD) and isinstance(method.__self__, str):
@@ -342,6 +349,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 pass
 
     def call_binop(self, context: Context, operator: str, left: Value, right: Value) -> Value:  # noqa: ARG002
+        if operator == "+" and type(left) is str and type(right) is str:  # Nearly always.
+            self.budget.spend_chars(len(left) + len(right))
+            return left + right
         match operator, left, right:
             case "+", (str() | list() | tuple()), (str() | list() | tuple()):
                 self.budget.spend_chars(len(left) + len(right))

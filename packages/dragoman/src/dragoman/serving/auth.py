@@ -105,7 +105,10 @@ class Keyring:
         self._unnamed_owners = {
             _build_owner(digest) for digest in (*self._user_digests, *self._admin_digests)
         }
-        self._has_file = tenants is not None
+        # Computed once, since every request asks several times. With an empty file of keys,
+        # no client has access.
+        self.is_open = tenants is None and not self._user_digests and not self._admin_digests
+        """Whether no key is configured, so every client has access."""
         self._now = now
         self.replace_tenants(tenants or {})
 
@@ -161,13 +164,6 @@ class Keyring:
         """
         entry = self._tenants.get(owner)
         return entry[0] if entry is not None else owner[:12] or None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether no key is configured, so every client has access. With an empty file
-        of keys, no client has.
-        """
-        return not self._has_file and not self._user_digests and not self._admin_digests
 
     def authenticate(self, headers: Headers, access: Access) -> Caller:
         """Return the caller with these headers.

@@ -49,11 +49,12 @@ def build_reader_options(context: RequestContext) -> ReaderOptions:
     generation = context.service.generation
     # Reasoning that one owner received is invalid in the requests of another.
     sealing_key = generation.sealer.for_owner(context.caller.owner)
-    models = context.service.models
     # Built per request: the models, and those that the caller may use, can change.
+    slots = context.service.models.slots
+    loaded = [slot.model for slot in slots if slot.model is not None]
     return replace(
         generation.reader_options,
         sealing_key=sealing_key,
-        default_model=models.default,
-        keeps_seal=any(model.capabilities.verifies_reasoning for model in models),
+        default_model=slots[0].name if len(slots) == 1 else None,
+        keeps_seal=any([model.capabilities.verifies_reasoning for model in loaded]),
     )

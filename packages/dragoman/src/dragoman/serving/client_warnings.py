@@ -28,6 +28,8 @@ def collect_warnings(call: WarningSource, *, strict: bool) -> tuple[str, ...]:
     Raises:
         RequestError: the server is strict and there are warnings.
     """
+    if not call.unknown and not call.warnings:
+        return ()
     reject_unknown_fields(call.unknown, strict=strict)
     if strict and call.warnings:
         raise RequestError(f"This server is strict (--strict): {call.warnings[0]}.")

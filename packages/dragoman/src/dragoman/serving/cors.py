@@ -121,6 +121,9 @@ class CorsPolicy:
         Raises:
             PermissionDenied: the request comes from an origin that is not allowed.
         """
+        # Clients that are not browsers, nearly all, need no further look.
+        if headers.get("origin") is None and headers.get("sec-fetch-site") is None:
+            return
         if "*" in self._allowed and not by_name:
             return
         origins = headers.getlist("origin")

@@ -87,12 +87,17 @@ class Endpoint:
             message = f"{method} is not allowed on {self.route.path}; use {', '.join(operations)}."
             raise MethodNotAllowed(message, allowed=allowed)
         http.record.owner = caller.owner
-        http = msgspec.structs.replace(
-            http, caller=caller, service=restrict_service(self._service, caller)
-        )
-        try:
+        if policy.keyring.is_open:
+            # Without keys there is nothing to restrict or to limit.
+            http = msgspec.structs.replace(http, caller=caller)
+            cost = None
+        else:
+            http = msgspec.structs.replace(
+                http, caller=caller, service=restrict_service(self._service, caller)
+            )
             cost = self.route.find_cost(method)
-            if cost is None or policy.keyring.is_open:
+        try:
+            if cost is None:
                 return await operation.handler(http)
             async with limit_request(http, cost):
                 return await operation.handler(http)

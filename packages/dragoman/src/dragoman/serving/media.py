@@ -93,9 +93,12 @@ class MediaResolver:
         Raises as `resolve_request`.
         """
         # Most requests have no media.
+        prompts = [request.prompt for request in requests]
         if not any(
-            isinstance(request.prompt, Conversation) and _list_media(request.prompt.messages)
-            for request in requests
+            [
+                isinstance(prompt, Conversation) and _list_media(prompt.messages)
+                for prompt in prompts
+            ]
         ):
             return requests
         with model.keep_loaded():
