@@ -40,6 +40,7 @@ from .template_messages import (
     map_strings,
 )
 from .token_replay import SampledPrefixes
+from .tool_value_cache import ToolValueCache
 
 _NONCHARACTERS = (
     *range(0xFDD0, 0xFDF0),
@@ -145,6 +146,7 @@ class Renderer:
             breaks_all_starts=features.replaces_text,
         )
         self._usual_breaker = self._build_breaker(_USUAL_MARKS[0])
+        self._tool_values = ToolValueCache(self._usual_breaker.break_text)
 
     @property
     def template(self) -> Template:
@@ -196,7 +198,7 @@ class Renderer:
 
         tools: the tools that the prompt shows; None means all of the conversation's.
         pictures: placeholders of the conversation's images; None if it has none.
-        cache_owner: see `HfTokenizer.encode_broken`.
+        cache_owner: see `HfTokenizer.encode_broken` and `ToolValueCache`.
 
         Raises:
             RequestError: the template rejects the conversation.
@@ -221,10 +223,13 @@ class Renderer:
                 " ".join([*values.collect_texts(), self._template.source])
             )
             breaker = self._build_breaker(break_char)
+            tool_values = build_tool_values(visible_tools, breaker.break_text)
         else:
             (break_char, marker_char) = _USUAL_MARKS
             breaker = self._usual_breaker
-        prompt = _Prompt(values.build_all(breaker.break_text), now, len(encoded), break_char)
+            tool_values = self._tool_values.find_or_build(cache_owner, visible_tools)
+        variables = values.build_all(breaker.break_text, tool_values)
+        prompt = _Prompt(variables, now, len(encoded), break_char)
         options = conversation.template
         if options.continue_final_message:
             _check_final_message(conversation.messages, options.add_generation_prompt)
@@ -307,14 +312,18 @@ class _TemplateValues:
             ignored_options.append("messages[].name")
         self.ignored_options = tuple(ignored_options)
 
-    def build_all(self, visit: StringVisitor) -> JsonObject:
+    def build_all(self, visit: StringVisitor, tool_values: list[JsonValue]) -> JsonObject:
+        """Build the values of all variables.
+
+        tool_values: the values of the tools.
+        """
         messages: list[JsonValue] = [
             *build_message_values(self._messages, self._message_options, visit)
         ]
         values = dict(self._reasoning_variables)
         for name, value in self._kwargs.items():
             values[name] = map_strings(value, visit)
-        values["tools"] = build_tool_values(self._tools, visit) if self._tools else None
+        values["tools"] = tool_values or None
         values["messages"] = messages
         values["documents"] = (
             None if self._documents is None else map_strings(self._documents, visit)
@@ -329,7 +338,7 @@ class _TemplateValues:
             collected.append(text)
             return text
 
-        self.build_all(collect)
+        self.build_all(collect, build_tool_values(self._tools, collect))
         return collected
 
 

@@ -195,14 +195,22 @@ class Budget:
 
     def spend_value(self, value: object) -> None:
         """Charge a value at its printed size, counting shared parts each time."""
+        # Within the loop, since the parts can be shared so often that the walk would not
+        # end; without a call for each part, since the schemas of tools have hundreds.
+        left = self._characters
         pending: list[Value] = [value]
-        while pending:
+        while pending and left >= 0:
             item = pending.pop()
-            self.spend_chars(len(item) if isinstance(item, str) else _ITEM_CHARS)
+            if isinstance(item, str):
+                left -= len(item)
+                continue
+            left -= _ITEM_CHARS
             if isinstance(item, dict):
-                pending += [*item, *item.values()]
+                pending += item
+                pending += item.values()
             elif isinstance(item, (list, tuple)):
                 pending += item
+        self.spend_chars(self._characters - left)
 
 
 class _HookCodeGenerator(CodeGenerator):
