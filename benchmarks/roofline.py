@@ -36,7 +36,7 @@ from dragoman_sim.engine.engine_core import EngineCore
 from dragoman_sim.engine.latency import LatencyModel, TokenCost
 from dragoman_sim.engine.scheduler import SimulatedScheduler
 from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
-from dragoman_sim.lab.gpus import Gpu, find_gpu
+from dragoman_sim.lab.gpus import Gpu, load_gpus
 from dragoman_sim.lab.model_shape import Dtype, ModelShape, load_model_shape, read_model_shape
 from dragoman_sim.lab.replay import replay
 from dragoman_sim.lab.replay_result import ReplayResult
@@ -95,10 +95,12 @@ class Row(Struct, frozen=True):
 def load_rows() -> list[Row]:
     """Load the public rows and the logs of single devices."""
     configs = json.loads((DATA / "public-runs/models.json").read_bytes())
-    rows = [_read_decode_row(row, configs) for row in _read_lines("decode")]
-    rows += [_read_saturated_row(row, configs) for row in _read_lines("saturated")]
-    rows.append(_read_log_row("rtx4090", 256))
-    rows.append(_read_log_row("rtxpro6000", 128))
+    # The table takes a tenth of a second to read.
+    gpus = load_gpus()
+    rows = [_read_decode_row(row, configs, gpus) for row in _read_lines("decode")]
+    rows += [_read_saturated_row(row, configs, gpus) for row in _read_lines("saturated")]
+    rows.append(_read_log_row("rtx4090", 256, gpus))
+    rows.append(_read_log_row("rtxpro6000", 128, gpus))
     return rows
 
 
@@ -107,13 +109,16 @@ def _read_lines(name: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
 
 
-def _read_decode_row(row: Mapping[str, Any], configs: Mapping[str, Any]) -> Row:
+def _read_decode_row(
+    row: Mapping[str, Any], configs: Mapping[str, Any], gpus: Mapping[str, Gpu]
+) -> Row:
     measured = row["measured_ms"]
     in_flight = row["rate"] * measured["e2e_mean"] / 1e3
     shape = read_model_shape(configs[row["model"]], row["model"])
     limits = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
     return _build_row(
         row,
+        gpus,
         str(row["id"]),
         "decode",
         shape,
@@ -128,12 +133,15 @@ def _read_decode_row(row: Mapping[str, Any], configs: Mapping[str, Any]) -> Row:
     )
 
 
-def _read_saturated_row(row: Mapping[str, Any], configs: Mapping[str, Any]) -> Row:
+def _read_saturated_row(
+    row: Mapping[str, Any], configs: Mapping[str, Any], gpus: Mapping[str, Gpu]
+) -> Row:
     measured = row["measured"]
     dtype: Dtype | None = row["dtype"] if row["dtype"] in ("fp8", "int4") else None
     limit = row["max_concurrency"]
     return _build_row(
         row,
+        gpus,
         row["row"],
         "few streams" if limit else "saturated",
         read_model_shape(configs[row["model"]], row["model"], dtype),
@@ -148,18 +156,19 @@ def _read_saturated_row(row: Mapping[str, Any], configs: Mapping[str, Any]) -> R
     )
 
 
-def _read_log_row(gpu: str, max_num_seqs: int) -> Row:
+def _read_log_row(gpu: str, max_num_seqs: int, gpus: Mapping[str, Gpu]) -> Row:
     name = f"{gpu}-llama-3.1-8b"
     with (DATA / f"measured-runs/{name}.jsonl").open(encoding="utf-8") as lines:
         workload, timings = read_log(lines)
     settings = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": 2048}
     shape = load_model_shape("meta-llama/Llama-3.1-8B")
     run = {"gpu": gpu, "tp": 1}
-    return _build_row(run, name, "log", shape, settings, workload, 0, _summarize(timings))
+    return _build_row(run, gpus, name, "log", shape, settings, workload, 0, _summarize(timings))
 
 
 def _build_row(
     row: Mapping[str, Any],
+    gpus: Mapping[str, Gpu],
     name: str,
     load: str,
     shape: ModelShape,
@@ -168,7 +177,7 @@ def _build_row(
     skipped: int,
     measured: Mapping[Metric, float],
 ) -> Row:
-    gpu = find_gpu(row["gpu"])
+    gpu = gpus[row["gpu"]]
     expert = bool(row.get("expert_parallel")) and bool(shape.experts)
     parallelism = Parallelism(row["tp"], expert=expert)
     profile = predict_profile(gpu, shape, parallelism, name=name, settings=settings)
