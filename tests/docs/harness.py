@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .blocks import Block, BlockError, Command, commands, prints
+from .programs import Done, run_program
 
 ADDRESS = re.compile(r"https?://(?:127\.0\.0\.1|localhost):8000")
 PATIENCE = 60.0
@@ -130,8 +131,9 @@ class PageRunner:
                 assert self._printed is not None, "there is no python before this output"
                 assert prints(block.text, self._printed), f"it printed:\n{self._printed}"
             case "test", "python":
-                script = self._address_in(block.text, block.argument)
-                self._printed = self._call([sys.executable, "-c", script], block.argument)
+                program = self._address_in(block.text, block.argument)
+                environment = self._environment(block.argument)
+                self._printed = _check(run_program(program, self._folder, environment, PATIENCE))
             case "test", "console":
                 for command in commands(block.text):
                     self._command(command, block.argument)
@@ -147,24 +149,23 @@ class PageRunner:
         return path
 
     def _command(self, command: Command, arguments: str) -> None:
-        printed = self._call(["bash", "-c", self._address_in(command.text, arguments)], arguments)
-        assert prints(command.output, printed), f"$ {command.text}\nprinted:\n{printed}"
-
-    def _call(self, command: list[str], arguments: str) -> str:
-        address = self._address(arguments)
-        own = {"OPENAI_BASE_URL": f"{address}/v1", "OPENAI_API_KEY": "unused"} if address else {}
         done = subprocess.run(
-            command,
+            ["bash", "-c", self._address_in(command.text, arguments)],
             cwd=self._folder,
-            env=_environment() | own,
+            env=self._environment(arguments),
             capture_output=True,
             text=True,
             timeout=PATIENCE,
             check=False,
             stdin=subprocess.DEVNULL,
         )
-        assert done.returncode == 0, f"exit status {done.returncode}:\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+        printed = _check(Done(done.returncode, done.stdout, done.stderr))
+        assert prints(command.output, printed), f"$ {command.text}\nprinted:\n{printed}"
+
+    def _environment(self, arguments: str) -> dict[str, str]:
+        address = self._address(arguments)
+        own = {"OPENAI_BASE_URL": f"{address}/v1", "OPENAI_API_KEY": "unused"} if address else {}
+        return _environment() | own
 
     def _address_in(self, text: str, arguments: str) -> str:
         address = self._address(arguments)
@@ -179,6 +180,12 @@ class PageRunner:
         if arguments not in self._servers:
             self._servers[arguments] = Server(arguments, self._folder)
         return self._servers[arguments].address
+
+
+def _check(done: Done) -> str:
+    """Return the output of a command that succeeded."""
+    assert done.status == 0, f"exit status {done.status}:\n{done.output}\n{done.errors}"
+    return done.output
 
 
 def _environment() -> dict[str, str]:
