@@ -127,7 +127,11 @@ YARDSTICKS = ("raw uvicorn", "bare protocol")
 
 
 def build_rows(
-    streams: int, tokens: int, gateways: Sequence[str] = (), models: Sequence[str] = ()
+    streams: int,
+    tokens: int,
+    long_tokens: int,
+    gateways: Sequence[str] = (),
+    models: Sequence[str] = (),
 ) -> dict[str, Row]:
     """gateways, models: peers in front of the upstream, and with a model of their own."""
 
@@ -147,7 +151,9 @@ def build_rows(
     responses = ("raw uvicorn", "sim", "sim stored")
     return {
         "streams": Row("token", stream(streams, tokens), 0.02, (*YARDSTICKS, "sim", *models)),
-        "long streams": Row("token", stream(streams, 1000), 0.02, (*YARDSTICKS, "sim", *models)),
+        "long streams": Row(
+            "token", stream(streams, long_tokens), 0.02, (*YARDSTICKS, "sim", *models)
+        ),
         "whole, 2 tokens": Row("request", whole(16, 100, 2), 0.0005, (*YARDSTICKS, "sim", *models)),
         "whole, 10 tokens": Row("request", whole(4, 50, 10), 0.02, (*YARDSTICKS, "sim", *models)),
         "Responses, 2 tokens": Row("request", other("/v1/responses", two), 0.0005, responses),
@@ -516,6 +522,7 @@ def main() -> None:
     )
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=300)
+    parser.add_argument("--long-tokens", type=int, default=1000, help="of the long streams")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument(
         "--peer", action="append", default=[], metavar="NAME=COMMAND", help="another server"
@@ -527,7 +534,11 @@ def main() -> None:
     peers = dict(peer.partition("=")[::2] for peer in args.peer)
     gateways = [name for name, command in peers.items() if "{upstream}" in command]
     built = build_rows(
-        args.streams, args.tokens, gateways, [name for name in peers if name not in gateways]
+        args.streams,
+        args.tokens,
+        args.long_tokens,
+        gateways,
+        [name for name in peers if name not in gateways],
     )
     rows = {name: row for name, row in built.items() if name.startswith(chosen)}
     machine = describe_machine()
