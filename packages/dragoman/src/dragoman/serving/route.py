@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -112,6 +111,8 @@ class RouteGroup:
         self._envelope = envelope
         self._access = access
         self._routes: dict[str, Route] = {}
+        self._operations: dict[str, dict[str, Operation]] = {}
+        """The operations of each route, which grow until `build`."""
 
     def add(
         self,
@@ -151,20 +152,18 @@ class RouteGroup:
             description,
             cost,
         )
-        route = self._routes.get(path)
-        if route is None:
-            route = Route(
+        operations = self._operations.setdefault(path, {})
+        if path not in self._routes:
+            self._routes[path] = Route(
                 path,
                 access or self._access,
                 envelope or self._envelope,
-                {},
+                operations,
                 browser_handler,
                 root,
             )
         names = (methods,) if isinstance(methods, str) else methods
-        self._routes[path] = dataclasses.replace(
-            route, operations={**route.operations, **dict.fromkeys(names, operation)}
-        )
+        operations.update(dict.fromkeys(names, operation))
 
     def build(self) -> Sequence[Route]:
         return tuple(self._routes.values())
