@@ -44,7 +44,7 @@ _PATIENT = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter
 
 settings.register_profile(
     "quick",
-    max_examples=30,
+    max_examples=20,
     deadline=None,
     derandomize=True,
     database=None,

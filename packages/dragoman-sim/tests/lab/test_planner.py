@@ -90,8 +90,8 @@ def test_plan_with_multiple_processes_equals_single_process(
 def test_plan_pareto_front_is_not_dominated(
     candidates: list[FleetOption], workload: Sequence[WorkloadRequest]
 ) -> None:
-    # Every third still has all GPUs, sizes and layouts.
-    result = plan(candidates[::3], workload, OBJECTIVES, max_devices=8)
+    # Every fifth still has all GPUs, sizes and layouts.
+    result = plan(candidates[::5], workload, OBJECTIVES, max_devices=8)
     points = [
         (fleet.cost_per_hour, OBJECTIVES[0].read(fleet.report))
         for fleet in result.fleets

@@ -39,7 +39,7 @@ from .judge import check_response
 from .mutate import damage, mutate
 from .requests import SKETCHES, State, draw_request
 
-RUNS = 12
+RUNS = 8
 EACH = 250
 LONG_RUNS = 40
 LONG_REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "100000"))

@@ -144,7 +144,14 @@ def test_adapter_download_fetches_config_and_weights(hub: HubStub):
     assert plan.find_missing() == ()
 
 
-@pytest.mark.parametrize("model", [*MODELS, LORA])
+# The kinds of safetensors repositories are downloaded by servers, in test_shapes.py.
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(model, marks=() if model.startswith((GGUF, SPLIT)) else pytest.mark.long)
+        for model in (*MODELS, LORA)
+    ],
+)
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL of POSIX")
 def test_killed_download_is_resumed(hub: HubStub, cache: Path, model: str):
     partial = kill_during_download(hub, cache.parent, "pull", model)

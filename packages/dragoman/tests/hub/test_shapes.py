@@ -78,7 +78,7 @@ def check_shape(hub: HubStub, folder: Path, ask: Ask, *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("ask", "arguments"),
     [
-        (ask_about_japan, (f"tiny:{SINGLE}",)),
+        pytest.param(ask_about_japan, (f"tiny:{SINGLE}",), marks=pytest.mark.long),
         (ask_about_japan, (f"tiny:{SHARDED}",)),
         (embed, (f"encoder:{ENCODER}",)),
     ],

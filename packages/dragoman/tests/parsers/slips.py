@@ -10,6 +10,7 @@ import json
 import random
 import re
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -33,6 +34,7 @@ TAG_FAMILIES = tuple(
 PYTHONIC_FAMILIES = tuple(
     family.names[0] for family in CALL_FAMILIES if isinstance(family.syntax, PythonicSyntax)
 )
+Case = TypeVar("Case", "Slip", "Quote")
 ARGUMENTS = {"city": "Paris", "days": 3, "metric": True}
 STRAY_TAGS = (
     "</parameter>",
@@ -207,8 +209,8 @@ def is_json_object(arguments: str) -> bool:
         return False
 
 
-def sample(slips: Iterator[Slip], stride: int) -> list[Slip]:
-    """Return every slip of this stride, in an order that mixes texts and positions."""
-    every = list(slips)
+def sample(cases: Iterator[Case], stride: int) -> list[Case]:
+    """Return every case of this stride, in an order that mixes texts and positions."""
+    every = list(cases)
     random.Random(len(every)).shuffle(every)
     return every[::stride]

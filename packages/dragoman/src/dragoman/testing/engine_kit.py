@@ -304,7 +304,7 @@ class EngineKit:
         assert subject.model.backend.engine.health().waiting == 0
 
     async def test_concurrent_requests_reply_as_alone(self, subject: EngineUnderTest) -> None:
-        requests = [build_mixed_request(subject, number) for number in range(32)]
+        requests = [build_mixed_request(subject, number) for number in range(16)]
         together = await asyncio.gather(*(subject.complete(request) for request in requests))
         for request, among_others in zip(requests, together, strict=True):
             assert are_same(await subject.complete(request), among_others, exact=subject.is_exact)
