@@ -55,6 +55,8 @@ class HubStub:
     max_sent: maximum bytes of a large file in a response, with a matching
         content-length.
     stall_after: bytes of a large file after which its response waits for `released`.
+    trickles: a response that waits sends a byte now and then, by which a client notices
+        that it was cancelled.
     ignores_ranges: answers ranges with the whole file.
     stalled: set when a response waits.
     """
@@ -70,6 +72,7 @@ class HubStub:
     max_sent: int | None = None
     ignores_ranges: bool = False
     stall_after: int | None = None
+    trickles: bool = False
     stalled: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
 
@@ -217,9 +220,12 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if stall_after is not None and len(body) > stall_after:
                 self.wfile.write(body[:stall_after])
-                self.hub.stalled.set()
-                self.hub.released.wait(60)
                 body = body[stall_after:]
+                self.hub.stalled.set()
+                while self.hub.trickles and not self.hub.released.wait(0.01):
+                    self.wfile.write(body[:1])
+                    body = body[1:]
+                self.hub.released.wait(60)
             self.wfile.write(body)
         except OSError:
             # The client was killed.

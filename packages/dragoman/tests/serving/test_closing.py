@@ -39,7 +39,10 @@ CUT = 48
 async def serving(
     model: str = "tiny", *, by_default: bool = False
 ) -> AsyncGenerator[httpx2.AsyncClient]:
-    models = build_models(Settings(model=model, served_model_name=("m",)), SystemClock())
+    settings = Settings(model=model, served_model_name=("m",))
+    if model == "sim":
+        settings = settings.replace(time_scale=100.0)
+    models = build_models(settings, SystemClock())
     await models.start()
     app = build_asgi_app(models, options=ServingOptions(close_at_limit=by_default))
     async with httpx2.AsyncClient(
