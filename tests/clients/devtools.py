@@ -271,12 +271,12 @@ def browsing(folder: Path) -> Generator[Page]:
                 for line in browser.stderr
                 if line.startswith("DevTools listening on")
             )
-            with connect(address, max_size=None, open_timeout=PATIENCE, proxy=None) as control:
+            # With a full queue of unread events, closing would wait ten seconds.
+            unbounded: Any = {"max_size": None, "max_queue": None, "proxy": None}
+            with connect(address, open_timeout=PATIENCE, **unbounded) as control:
                 target = _ask(control, "Target.createTarget", url="about:blank")["targetId"]
                 host = address.split("/devtools/")[0]
-                with connect(
-                    f"{host}/devtools/page/{target}", max_size=None, proxy=None
-                ) as connection:
+                with connect(f"{host}/devtools/page/{target}", **unbounded) as connection:
                     yield Page(connection)
         finally:
             browser.terminate()

@@ -58,7 +58,10 @@ def test_openapi_document_passes_validator(document: Path) -> None:
 
 
 @needs("schemathesis")
-def test_openapi_fuzzed_requests_match_described_responses(address: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("examples", [3, pytest.param(10, marks=pytest.mark.long)])
+def test_openapi_fuzzed_requests_match_described_responses(
+    address: str, tmp_path: Path, examples: int
+) -> None:
     checks = (
         "not_a_server_error,status_code_conformance,"
         "content_type_conformance,response_schema_conformance"
@@ -69,9 +72,10 @@ def test_openapi_fuzzed_requests_match_described_responses(address: str, tmp_pat
         "--checks",
         f"{checks},response_headers_conformance",
     ]
-    arguments += ["--mode", "all", "--phases", "examples,fuzzing", "-n", "10", "--seed", "1"]
+    arguments += ["--mode", "all", "--phases", "examples,fuzzing", "-n", str(examples)]
+    arguments += ["--seed", "1", "--exclude-path-regex", SWITCHES]
     program = "from schemathesis.cli import schemathesis; schemathesis()"
-    run(tmp_path, sys.executable, "-c", program, *arguments, "--exclude-path-regex", SWITCHES)
+    run(tmp_path, sys.executable, "-c", program, *arguments)
 
 
 @pytest.mark.skipif(

@@ -79,6 +79,8 @@ def configure_haproxy(folder: Path, backend: str, port: int) -> list[str]:
             ("/etc/haproxy/llm.example.com.pem", str(bundle)),
             ("10.0.0.1:8000", backend),
             ("    server b 10.0.0.2:8000\n", ""),
+            # Without a timeout of its own, a check may take as long as the interval.
+            ("\ndefaults\n", "\ndefaults\n    timeout check 30s\n"),
             ("inter 5s", "inter 100ms"),
         ],
     )
@@ -215,7 +217,9 @@ def test_proxy_passes_streams_and_websockets_but_not_metrics(name: str, tmp_path
                 assert client.get(path).status_code in (403, 404), path
             assert client.get("/readyz").status_code == 200
         context = ssl.create_default_context(cafile=str(tmp_path / "proxy.pem"))
-        with connect(proxy.replace("https", "wss") + "/v1/responses", ssl=context) as socket_:
+        address = proxy.replace("https", "wss") + "/v1/responses"
+        # With a full queue of unread events, closing would wait ten seconds.
+        with connect(address, ssl=context, max_queue=None) as socket_:
             socket_.send(
                 '{"type": "response.create", "model": "scripted", "input": "Hello", "store": false}'
             )
