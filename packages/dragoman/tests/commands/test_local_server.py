@@ -36,20 +36,17 @@ def test_start_server_prints_warnings_without_timestamp():
     assert "--gpu-layers" in lines[0]
 
 
-@pytest.mark.parametrize("listener", ["tls", "unix socket", "workers", "api servers", "json log"])
+@pytest.mark.parametrize("listener", ["tls and workers", "unix socket and api servers"])
 def test_start_server_ignores_listener_and_log_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str
 ):
     certificate, key = write_certificate(tmp_path, "ours")
     keys = {
-        "tls": f"ssl-certfile: {certificate}\nssl-keyfile: {key}",
-        "unix socket": f"uds: {tmp_path / 'socket'}",
-        "workers": "workers: 2",
-        "api servers": "api-server-count: 2",
-        "json log": "log-format: json",
+        "tls and workers": f"ssl-certfile: {certificate}\nssl-keyfile: {key}\nworkers: 2\n",
+        "unix socket and api servers": f"uds: {tmp_path / 'socket'}\napi-server-count: 2\n",
     }
     config = tmp_path / "config.yaml"
-    config.write_text(keys[listener])
+    config.write_text(f"{keys[listener]}log-format: json\n")
     monkeypatch.setenv("DRAGOMAN_CONFIG", str(config))
     lines: list[str] = []
     with start_server("tiny", lines.append) as server:

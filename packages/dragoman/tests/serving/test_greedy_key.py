@@ -130,7 +130,9 @@ def test_greedy_key_limited_raises_other_ttft_at_most_10_percent(limit: str) -> 
     assert mean(greedy.ttfts) <= 1.1 * mean(fair.ttfts)
 
 
-@pytest.mark.parametrize(("factor", "limit"), [(20, 0.2), (100, 0.6)])
+@pytest.mark.parametrize(
+    ("factor", "limit"), [(20, 0.2), pytest.param(100, 0.6, marks=pytest.mark.long)]
+)
 def test_greedy_key_unlimited_does_not_starve_others(factor: int, limit: float) -> None:
     """Only weighted fair queueing: none of their requests is rejected or waits for an
     empty engine.

@@ -331,9 +331,9 @@ def test_short_sequences_decode_during_long_prefill(tmp_path: Path) -> None:
         layers=1, hidden=16, heads=1, kv_heads=1, head_dim=8, intermediate=16, max_positions=32768
     )
     model = make_model(tmp_path, shape)
-    bench = StepperHarness(model, SchedulerConfig(max_step_pairs=1 << 22), num_kv_tokens=65536)
+    bench = StepperHarness(model, SchedulerConfig(max_step_pairs=1 << 20), num_kv_tokens=65536)
     long = TokenRequest(
-        id="long", prompt=tuple(RNG.integers(0, 96, 30_000).tolist()), max_tokens=3, sampling=GREEDY
+        id="long", prompt=tuple(RNG.integers(0, 96, 15_000).tolist()), max_tokens=3, sampling=GREEDY
     )
     short = [bench.add(replace(ASK, id=str(key), max_tokens=1000)) for key in range(2)]
     bench.step()
