@@ -59,12 +59,25 @@ async def test_missing_store_file_fails_health_and_storing_routes(tmp_path: Path
 
 
 class DamagedStore(MemoryStore):
+    """A store in a given state."""
+
+    def __init__(self, health: StoreHealth) -> None:
+        super().__init__()
+        self._health = health
+
     async def check_health(self) -> StoreHealth:
-        return StoreHealth(warning="the store lacks the last 3 stored objects")
+        return self._health
 
 
-async def test_health_shows_warning_of_store() -> None:
-    async with run_background_server(store=DamagedStore()) as server:
-        answer = await server.get("/health")
+@pytest.mark.parametrize("probe", ["/health", "/healthz", "/readyz", "/ping", "/health_generate"])
+async def test_probe_shows_state_of_store_without_paths(probe: str) -> None:
+    warned = StoreHealth(warning="/srv/dragoman/x.db lacks the last 3 stored objects")
+    async with run_background_server(store=DamagedStore(warned)) as server:
+        answer = await server.get(probe)
         assert answer.status_code == 200
-        assert answer.json() == {"warning": "the store lacks the last 3 stored objects"}
+        assert answer.json() == {"warning": ".../x.db lacks the last 3 stored objects"}
+    failed = StoreHealth("[Errno 13] Permission denied: '/srv/my store/x.db'")
+    async with run_background_server(store=DamagedStore(failed)) as server:
+        answer = await server.get(probe)
+        assert answer.status_code == 503
+        assert answer.json()["reason"].endswith("Permission denied: '.../x.db'")

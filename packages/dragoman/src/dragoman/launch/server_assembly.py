@@ -62,37 +62,56 @@ def assemble_server(
     metrics_exchange: MetricsExchange | None = None,
     ids: IdGenerator | None = None,
     keys_exchange: KeysExchange | None = None,
+    store_warning: str | None = None,
 ) -> AssembledServer:
     """Build the models, the store and the application.
 
     port_controller: controls the ports of a simulated server.
     build: see `run`.
+    store_warning: see `check_state`.
     metrics_exchange, ids, keys_exchange: see `build_asgi_app`.
 
     Raises: SettingsError.
     """
     # Before the models, which may take minutes to load.
-    store, limits_store = check_state(settings, os.environ)
+    state = check_state(settings, os.environ, store_warning)
     models = (build or build_models_in_background)(settings, SystemClock())
     application = build_application(
         settings,
         models,
         secret,
-        store,
+        state.store,
         port_controller,
         metrics_exchange,
         ids=ids,
-        limits_store=limits_store,
+        limits_store=state.limits_store,
         keys_exchange=keys_exchange,
     )
     return AssembledServer(settings, models, application)
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedState:
+    """The stores of a server, closed.
+
+    store: None if storage is disabled.
+    limits_store: None if limits are counted in the process.
+    store_warning: what the store has lost, which is found only once: by the first
+        process that opens it.
+    """
+
+    store: Store | None
+    limits_store: LimitsStore | None
+    store_warning: str | None
+
+
 def check_state(
-    settings: Settings, environment: Mapping[str, str]
-) -> tuple[Store | None, LimitsStore | None]:
+    settings: Settings, environment: Mapping[str, str], store_warning: str | None = None
+) -> CheckedState:
     """Check the store, the limits' store, the keys file and the request log, and return
-    the stores, closed.
+    the stores.
+
+    store_warning: what the supervisor of this process has found.
 
     Raises:
         SettingsError: one cannot be used.
@@ -101,13 +120,13 @@ def check_state(
         load_tenants(settings.keys_file)
     if settings.request_log is not None:
         check_request_log(Path(settings.request_log))
-    store = build_store(settings, environment)
+    store = build_store(settings, environment, store_warning)
     limits_store = build_limits_store(settings, environment)
     if store is not None:
-        asyncio.run(check_store(store))
+        store_warning = asyncio.run(check_store(store))
     if limits_store is not None:
         asyncio.run(check_limits_store(limits_store))
-    return store, limits_store
+    return CheckedState(store, limits_store, store_warning)
 
 
 def build_application(

@@ -15,8 +15,12 @@ STORES = "dragoman.stores"
 """The entry point group in which packages register stores."""
 
 
-def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | None:
+def build_store(
+    settings: Settings, environment: Mapping[str, str], warning: str | None = None
+) -> Store | None:
     """Build the store without opening it; None if storage is disabled.
+
+    warning: see `SqliteStore`.
 
     Raises:
         SettingsError: the setting is invalid or a driver is missing.
@@ -35,6 +39,7 @@ def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | N
                 bounds,
                 synchronous=synchronous,
                 monotonic=time.monotonic,
+                warning=warning,
             )
         case "postgresql" | "postgres", rest if rest.startswith("//"):
             try:
@@ -61,8 +66,9 @@ def find_store_file(path: str, environment: Mapping[str, str]) -> Path:
     return Path(path) if path else state_directory(environment) / "store.db"
 
 
-async def check_store(store: Store) -> None:
-    """Open and close the store, so that errors are reported at startup.
+async def check_store(store: Store) -> str | None:
+    """Open and close the store, so that errors are reported at startup, and return the
+    warning of its health check.
 
     Raises:
         SettingsError: the store cannot be opened.
@@ -73,4 +79,6 @@ async def check_store(store: Store) -> None:
         raise SettingsError(
             f"store: {error.message} `--store memory` and `--store none` work without a file."
         ) from error
+    health = await store.check_health()
     await store.close()
+    return health.warning

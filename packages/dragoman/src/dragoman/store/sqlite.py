@@ -54,6 +54,8 @@ class SqliteStore(SqlStore):
     busy_timeout: seconds to wait for another process that is writing.
     now: clock, Unix seconds.
     monotonic: see `SqlStore`.
+    warning: what another process of this server has found when it opened the store,
+        for the health check; None if nothing.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class SqliteStore(SqlStore):
         busy_timeout: float = 10.0,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] | None = None,
+        warning: str | None = None,
     ) -> None:
         super().__init__(bounds or Bounds(), now, monotonic)
         self._path = path
@@ -73,7 +76,7 @@ class SqliteStore(SqlStore):
         self._run = "run_" + secrets.token_hex(16)
         self._identities: dict[Path, tuple[int, int] | None] = {}
         self._reported_missing = False
-        self._warning: str | None = None
+        self._warning = warning
         self._writer: GroupWriter | None = None
         self._reader_pool: ThreadPoolExecutor | None = None
 
@@ -277,13 +280,13 @@ class SqliteStore(SqlStore):
     def _report_dropped_frames(self, wal: WalContent, n_frames: int) -> None:
         if n_frames:
             self._warn(
-                f"the write-ahead log of the store {self._path} is damaged: SQLite has dropped "
-                f"{n_frames} of its {wal.committed} pages, and with them the last stored changes"
+                f"the write-ahead log of the store is damaged: SQLite has dropped {n_frames} of "
+                f"its {wal.committed} pages, and with them the last stored changes"
             )
         elif wal.has_partial_frame:
             self._warn(
-                f"the write-ahead log of the store {self._path} ends within a page: the last "
-                "change was not stored completely, or the file was truncated"
+                "the write-ahead log of the store ends within a page: the last change was not "
+                "stored completely, or the file was truncated"
             )
 
     def _report_lost_records(self, connection: sqlite3.Connection) -> None:
@@ -292,12 +295,13 @@ class SqliteStore(SqlStore):
         lost = acknowledged - _read_last_position(connection)
         if lost > 0:
             self._warn(
-                f"the store {self._path} lacks the last {lost} stored objects, which clients were "
-                "told to be stored: the file is damaged, or was replaced by an older one"
+                f"the store lacks the last {lost} stored objects, which clients were told to be "
+                "stored: the file is damaged, or was replaced by an older one"
             )
 
     def _warn(self, text: str) -> None:
-        log.error("%s", text)
+        # Only the log names the path: the health check is public.
+        log.error("%s: %s", self._path, text)
         self._warning = text if self._warning is None else f"{self._warning}; {text}"
 
     async def _read(self, steps: sql.Steps[T]) -> T:

@@ -377,6 +377,21 @@ def test_systemd_is_notified_of_supervisor_states(tmp_path: Path) -> None:
             assert "does not respond" not in errors
 
 
+def test_all_workers_show_what_supervisor_found_in_store(tmp_path: Path) -> None:
+    # A process that died had told clients that five objects are stored.
+    (tmp_path / "x.db-runs").mkdir()
+    (tmp_path / "x.db-runs/run_dead").write_bytes(b"%020d" % 5)
+    with serving(tmp_path, "--store", f"sqlite:{tmp_path}/x.db") as running:
+        # The replacement of a worker too.
+        running.kill(0)
+        running.wait_until_replaced(1, 2)
+        for _ in range(10):
+            status, answer = running.get("/health")
+            assert status == 200
+            assert json.loads(answer)["warning"].startswith("the store lacks the last 5 stored")
+        assert running.log.count(f"{tmp_path}/x.db: the store lacks the last 5") == 1
+
+
 def test_hanging_worker_with_watchdog_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.bind(str(tmp_path / "notify"))

@@ -126,7 +126,7 @@ def run_workers(
     # Only a check: each worker loads the certificate itself.
     build_tls_context(settings)
     # The same for these: the engine process, which starts first, may take minutes.
-    check_state(settings, os.environ)
+    state = check_state(settings, os.environ)
     socket_file = None
     if inherited:
         listeners = inherited
@@ -150,7 +150,15 @@ def run_workers(
                 engine_socket.listen(ENGINE_BACKLOG)
             notifier = Notifier(os.environ)
             Supervisor(
-                configured, settings, secret, listeners, print_line, notifier, read, engine_socket
+                configured,
+                settings,
+                secret,
+                listeners,
+                print_line,
+                notifier,
+                read,
+                engine_socket,
+                state.store_warning,
             ).run()
     finally:
         if socket_file is not None:
@@ -220,6 +228,7 @@ class Supervisor:
     read_settings: reads the settings again for a reload; None if that is not possible.
     engine_socket: the listening socket of the engine process; None if each worker has
         its own engine.
+    store_warning: what was found when the store was checked; None if nothing.
     """
 
     def __init__(
@@ -232,11 +241,13 @@ class Supervisor:
         notifier: Notifier,
         read_settings: Callable[[], Settings] | None = None,
         engine_socket: socket.socket | None = None,
+        store_warning: str | None = None,
     ) -> None:
         self._configured = configured
         self._settings = settings
         self._secret = secret
         self._engine_socket = engine_socket
+        self._store_warning = store_warning
         self._hosted_model: HostedModel | None = None
         self._engine_changes: EngineChanges | None = None
         self._count = count_workers(settings)
@@ -387,7 +398,7 @@ class Supervisor:
         hang.
         """
         silent = self._watchdog.find_silent(now)
-        late, has_keys_answer = self._watchdog.pop_without_keys(now)
+        late = self._watchdog.pop_without_keys(now)
         if self._stop_requests:
             # Workers that shut down send no signs, and have a time limit.
             return
@@ -396,10 +407,10 @@ class Supervisor:
             # A process that waits for a disk dies later: it is named once.
             self._watchdog.forget(number)
             _kill(self._workers[number].pid)
-        for number in late:
+        for number, has_others in late:
             name = self._workers[number].name
             self._key_rounds.note_late(number, name)
-            if has_keys_answer:
+            if has_others:
                 log.error("%s has not read the API keys again and is killed", name)
                 _kill(self._workers[number].pid)
             else:
@@ -496,6 +507,7 @@ class Supervisor:
                         self._read_settings,
                         interval,
                         engine,
+                        self._store_warning,
                     ),
                     end,
                 )
@@ -551,7 +563,7 @@ class Supervisor:
             case MetricsReport(own):
                 self._metrics.add_report(worker.number, own)
             case KeysRead(number, problem):
-                self._watchdog.note_keys(worker.number)
+                self._watchdog.note_keys(worker.number, number)
                 self._key_rounds.note_read(worker.number, number, problem)
             case KeysRequest(id):
                 self._handle_keys_request(worker, id)
@@ -562,10 +574,9 @@ class Supervisor:
         """Let all workers read the keys again, and answer the one whose client has
         requested it.
         """
-        ready = self._list_ready()
-        self._send_read_keys([self._workers[number] for number in ready])
+        self._send_read_keys()
         # Bound to this channel, as in `_handle_report`.
-        self._key_rounds.start(ready, partial(_send_keys_report, worker.channel, id))
+        self._key_rounds.start(self._list_ready(), partial(_send_keys_report, worker.channel, id))
 
     def _collect_metrics(self, number: int) -> None:
         self._workers[number].channel.send(CollectMetrics())
@@ -582,7 +593,6 @@ class Supervisor:
             self._greet()
         # A worker that was started before the reload still has the previous settings.
         if worker.generation != self._generation:
-            self._send_read_keys([worker])
             self._reload_queue.append(worker.number)
             self._reload_next()
 
@@ -674,7 +684,7 @@ class Supervisor:
         self._generation += 1
         # First and to all at once: a key that was revoked must not depend on a worker
         # that does not respond.
-        self._send_read_keys([self._workers[number] for number in self._list_ready()])
+        self._send_read_keys()
         self._new_settings = None
         if self._read_settings is not None:
             # Errors are ignored here: the workers log them.
@@ -683,11 +693,18 @@ class Supervisor:
         self._reload_queue = self._list_ready()
         self._reload_next()
 
-    def _send_read_keys(self, workers: Sequence[WorkerProcess]) -> None:
+    def _send_read_keys(self) -> None:
+        """Let all workers read the keys again, also those that are still starting and
+        have read the file before.
+
+        Only those that serve must answer in time: a load may occupy the event loop of
+        the others.
+        """
         self._key_rounds.latest += 1
-        for worker in workers:
-            worker.channel.send(ReadKeys(self._key_rounds.latest))
-        self._watchdog.expect_keys((worker.number for worker in workers), time.monotonic())
+        for worker in self._workers.values():
+            if not worker.is_engine:
+                worker.channel.send(ReadKeys(self._key_rounds.latest))
+        self._watchdog.expect_keys(self._list_ready(), self._key_rounds.latest, time.monotonic())
 
     def _reload_next(self) -> None:
         if self._reloading is not None:

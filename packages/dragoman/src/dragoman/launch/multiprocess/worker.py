@@ -161,6 +161,7 @@ class WorkerPlan:
     read_settings: reads the settings again for a reload; None if that is not possible.
     watchdog_interval: seconds between two keepalive messages to the supervisor.
     engine: the shared engine process; None if the worker has its own engine.
+    store_warning: what the supervisor has found when it opened the store.
     """
 
     number: int
@@ -171,6 +172,7 @@ class WorkerPlan:
     read_settings: Callable[[], Settings] | None
     watchdog_interval: float
     engine: EngineLink | None = None
+    store_warning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,12 @@ def serve_as_worker(plan: WorkerPlan, end: socket.socket) -> int:
         tls = build_tls_context(settings)
         build = None if plan.engine is None else plan.engine.build_models
         assembled = assemble_server(
-            settings, plan.secret, build=build, metrics_exchange=link, keys_exchange=link
+            settings,
+            plan.secret,
+            build=build,
+            metrics_exchange=link,
+            keys_exchange=link,
+            store_warning=plan.store_warning,
         )
         # Loading is awaited: `Ready` shows that this worker could load its model, and
         # only then the others start.

@@ -17,6 +17,7 @@ from ..auth import Access
 from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
+from ..public_text import hide_paths
 from ..responder import Responder
 from ..route import Route, RouteGroup
 
@@ -59,19 +60,21 @@ async def check_health(http: HttpRequest) -> JsonResponse | Responder:
     """Return 200 with an empty body if all engines and the store are ready, as vLLM
     does; otherwise 503 and the reason.
 
-    A store that works, but has lost something, adds a warning to the 200.
+    A store that works, but has lost something, adds a warning to the 200. The probe is
+    public, so it names no paths; the log does.
     """
     if http.service.models.is_closed:
         return JsonResponse(msgspec.json.encode({"reason": "the server is shutting down"}), 503)
     unready = find_unready_model(http.service.models, http.service.options.progress_timeout)
     if unready is not None:
-        return JsonResponse(msgspec.json.encode(unready), 503)
+        reason = None if unready.reason is None else hide_paths(unready.reason)
+        return JsonResponse(msgspec.json.encode(ModelFault(unready.model, reason)), 503)
     store = HEALTHY if http.service.store is None else await http.service.store.check_health()
     if store.fault is not None:
-        reason = f"the store is unavailable: {store.fault}"
+        reason = f"the store is unavailable: {hide_paths(store.fault)}"
         return JsonResponse(msgspec.json.encode({"reason": reason}), 503)
     if store.warning is not None:
-        return JsonResponse(msgspec.json.encode({"warning": store.warning}))
+        return JsonResponse(msgspec.json.encode({"warning": hide_paths(store.warning)}))
     return JsonResponse(b"")
 
 
