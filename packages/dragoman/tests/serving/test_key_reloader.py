@@ -18,6 +18,7 @@ from tests.serving.harness import load_tiny_tokenizer
 from tests.serving.responses.harness import lifespan
 
 from dragoman.core.errors import AuthenticationError
+from dragoman.core.tokenizer import Tokenizer
 from dragoman.engines.scripted import ScriptedEngine
 from dragoman.pipeline.engine_backends import EventBackend
 from dragoman.pipeline.model_registry import Models
@@ -241,11 +242,11 @@ class FixedExchange:
 
 @asynccontextmanager
 async def serving(
-    path: Path | None, exchange: KeysExchange | None = None
+    path: Path | None, exchange: KeysExchange | None = None, backend: EventBackend | None = None
 ) -> AsyncGenerator[Callable[..., Any]]:
     tenants = None if path is None else load_key_file(path)
     tokenizer = load_tiny_tokenizer()
-    backend = EventBackend(ScriptedEngine(tokenizer=tokenizer), tokenizer)
+    backend = backend or EventBackend(ScriptedEngine(tokenizer=tokenizer), tokenizer)
     models = Models([ServedModel("m", backend, 4096, 0)])
     app = build_asgi_app(models, tenants=tenants, keys_file=path, keys_exchange=exchange)
     transport: Any = httpx2.ASGITransport(app)
@@ -310,6 +311,34 @@ async def test_reload_route_reports_other_processes(
         assert all(word in body["error"]["message"] for word in words)
 
 
+class SlowEngine(ScriptedEngine):
+    """An engine whose start takes long enough for a change of the keys.
+
+    change: makes the change.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, change: Callable[[], None]) -> None:
+        super().__init__(tokenizer=tokenizer)
+        self._change = change
+
+    async def start(self) -> None:
+        await super().start()
+        self._change()
+
+
+async def test_key_revoked_during_start_is_never_accepted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_reloader, "POLL_INTERVAL", 3600)
+    write_keys(path, "a", "admin")
+    tokenizer = load_tiny_tokenizer()
+    engine = SlowEngine(tokenizer, lambda: write_keys(path, "admin"))
+    async with serving(path, backend=EventBackend(engine, tokenizer)) as post:
+        # 403 would be the answer to a valid key without the role.
+        assert (await post("a"))[0] == 401
+        assert (await post())[0] == 200
+
+
 async def test_watch_continues_after_unexpected_error(
     path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,7 +346,9 @@ async def test_watch_continues_after_unexpected_error(
     keyring = BrokenKeyring(tenants=load_key_file(path))
     reloader = KeyReloader(path, keyring)
     await reloader.open()
+    keyring.is_broken = True
     try:
+        write_keys(path, "a", "b")
         await wait_until(lambda: "could not be checked" in caplog.text)
         keyring.is_broken = False
         write_keys(path, "b")
@@ -327,9 +358,9 @@ async def test_watch_continues_after_unexpected_error(
 
 
 class BrokenKeyring(Keyring):
-    """A keyring that fails until it is repaired."""
+    """A keyring that can fail."""
 
-    is_broken = True
+    is_broken = False
 
     @property
     def named_tenants(self) -> Mapping[str, Tenant]:

@@ -92,6 +92,9 @@ class KeyReloader:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
+        # The file was read before the models were loaded, which may have taken minutes.
+        async with self._lock:
+            await self._use_changed(await self._read(self.path))
         self._task = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
@@ -135,14 +138,8 @@ class KeyReloader:
                 )
             is_stable = state.digest == self._seen
             self._seen = state.digest
-            if not is_stable or state.digest == self._used:
-                return
-            self._used = state.digest
-            try:
-                if await self._use(self.path, state):
-                    log.info("keys reloaded: %s has changed", self.path)
-            except KeyFileError as error:
-                log.error("keys not reloaded, the former ones stay valid: %s", error)
+            if is_stable and state.digest != self._used:
+                await self._use_changed(state)
 
     async def _watch(self) -> None:
         while True:
@@ -152,6 +149,15 @@ class KeyReloader:
             except Exception:
                 # A watch that ended would let revoked keys in, and nothing would tell.
                 log.exception("the keys file could not be checked for changes")
+
+    async def _use_changed(self, state: _FileState) -> None:
+        """Use the keys of the file. An error is logged."""
+        self._used = state.digest
+        try:
+            if await self._use(self.path, state):
+                log.info("keys reloaded: %s has changed", self.path)
+        except KeyFileError as error:
+            log.error("keys not reloaded, the former ones stay valid: %s", error)
 
     async def _read(self, path: Path) -> _FileState:
         return await asyncio.get_running_loop().run_in_executor(self._executor, _read_state, path)

@@ -55,7 +55,6 @@ def build_lifespan(
                 stack.push_async_callback(asyncio.to_thread, service.telemetry.close)
             if service.generation.request_log is not None:
                 stack.push_async_callback(asyncio.to_thread, service.generation.request_log.close)
-            await _open(stack, keys)
             await _open(stack, service.store)
             # Opened before the models: requests that end while the models stop are
             # still counted.
@@ -71,6 +70,9 @@ def build_lifespan(
                 [] if store is None else [asyncio.create_task(worker(store)) for worker in workers]
             )
             try:
+                # Last, since it reads the file again: no request may come with a key
+                # that was revoked while the models were loaded.
+                await _open(stack, keys)
                 yield
             finally:
                 # All are cancelled before any is awaited, so that they stop

@@ -35,8 +35,10 @@ class WorkerWatchdog:
         self._worker_limit = WORKER_SECONDS if has_own_limits else 2 * self.interval
         self._engine_limit = ENGINE_SECONDS if has_own_limits else 2 * self.interval
         self._signs: dict[int, float] = {}
-        self._key_deadlines: dict[int, float] = {}
-        self._has_keys_answer = False
+        self._key_deadlines: dict[int, dict[int, float]] = {}
+        """By number of the worker, the deadlines by number of the request."""
+        self._answered = 0
+        """The latest request for keys that any worker has answered."""
         self._checked_at = now
 
     @property
@@ -53,16 +55,20 @@ class WorkerWatchdog:
         self._signs.pop(number, None)
         self._key_deadlines.pop(number, None)
 
-    def expect_keys(self, numbers: Iterable[int], now: float) -> None:
-        """Expect these workers to read the keys again."""
-        # The deadline of a worker that has not answered yet stays.
-        self._key_deadlines = dict.fromkeys(numbers, now + KEYS_SECONDS) | self._key_deadlines
-        self._has_keys_answer = False
+    def expect_keys(self, numbers: Iterable[int], request: int, now: float) -> None:
+        """Expect these workers to answer a request to read the keys again."""
+        for number in numbers:
+            self._key_deadlines.setdefault(number, {})[request] = now + KEYS_SECONDS
 
-    def note_keys(self, number: int) -> None:
-        """Record that a worker has read the keys."""
-        self._key_deadlines.pop(number, None)
-        self._has_keys_answer = True
+    def note_keys(self, number: int, request: int) -> None:
+        """Record that a worker has answered a request, and with it all earlier ones.
+        Later ones stay open: the file may have changed since.
+        """
+        self._answered = max(self._answered, request)
+        deadlines = self._key_deadlines.get(number, {})
+        self._key_deadlines[number] = {
+            later: deadline for later, deadline in deadlines.items() if later > request
+        }
 
     def find_silent(self, now: float) -> list[int]:
         """Return the workers that do not respond."""
@@ -70,7 +76,10 @@ class WorkerWatchdog:
         # a sign.
         if now - self._checked_at > 2 * self.interval:
             self._signs = dict.fromkeys(self._signs, now)
-            self._key_deadlines = dict.fromkeys(self._key_deadlines, now + KEYS_SECONDS)
+            self._key_deadlines = {
+                number: dict.fromkeys(deadlines, now + KEYS_SECONDS)
+                for number, deadlines in self._key_deadlines.items()
+            }
         self._checked_at = now
         return [
             number
@@ -78,12 +87,16 @@ class WorkerWatchdog:
             if now - sign > (self._engine_limit if number == ENGINE_NUMBER else self._worker_limit)
         ]
 
-    def pop_without_keys(self, now: float) -> tuple[list[int], bool]:
+    def pop_without_keys(self, now: float) -> list[tuple[int, bool]]:
         """Return the workers that have not read the keys in time, each once, and
-        whether others have: if none has, the file cannot be read, and replacing all
-        workers would not help.
+        whether others have answered the same request: if none has, the file cannot be
+        read, and replacing all workers would not help.
         """
-        late = [number for number, deadline in self._key_deadlines.items() if now >= deadline]
-        for number in late:
+        late: list[tuple[int, bool]] = []
+        for number, deadlines in self._key_deadlines.items():
+            missed = [request for request, deadline in deadlines.items() if now >= deadline]
+            if missed:
+                late.append((number, self._answered >= min(missed)))
+        for number, _ in late:
             del self._key_deadlines[number]
-        return late, self._has_keys_answer
+        return late
