@@ -232,13 +232,13 @@ def report(samples: list[Sample], counts: Counter[str]) -> list[str]:
     return wrong
 
 
-async def soak(port: int, pid: int, minutes: float) -> list[str]:
+async def soak(port: int, pid: int, minutes: float, clients: int) -> list[str]:
     counts: Counter[str] = Counter()
     begin = time.monotonic() + minutes * 60 * WARM_UP
     until = time.monotonic() + minutes * 60
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
-        clients = [Client(http, seed, counts).run(until) for seed in range(CLIENTS)]
-        samples, *_ = await asyncio.gather(watch(http, pid, begin, until), *clients)
+        running = [Client(http, seed, counts).run(until) for seed in range(clients)]
+        samples, *_ = await asyncio.gather(watch(http, pid, begin, until), *running)
     return report(samples, counts)
 
 
@@ -249,6 +249,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--clients", type=int, default=CLIENTS)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         command = [
@@ -275,7 +276,7 @@ def main() -> int:
             try:
                 greeting = server.stdout.readline()
                 port = int(greeting.rpartition(":")[2].split()[0])
-                wrong = asyncio.run(soak(port, server.pid, arguments.minutes))
+                wrong = asyncio.run(soak(port, server.pid, arguments.minutes, arguments.clients))
             finally:
                 server.terminate()
     for each in wrong:

@@ -106,19 +106,24 @@ class KeyClient(Client):
 
 
 REVOCATION_SECONDS = 2.0
+DISTURBED = 4
+"""Workers that are killed or stopped at once, half of all."""
 PROBES = 12
 """Requests after a revocation, over workers that the system chooses."""
 
 
-def revoke_while_disturbed(folder: Path, disturbances: int, count: int) -> Load:
+def revoke_while_disturbed(folder: Path, rounds: int, count: int, at_once: int = 1) -> Load:
     """Kill and stop workers under load, and revoke a key each time: no healthy worker
     accepts it two seconds later.
+
+    count: number of workers.
+    at_once: number of workers that each round kills or stops.
     """
     chance = random.Random(17)
     keys = folder / "keys.yaml"
 
     def add(tenants: dict[str, Tenant]) -> None:
-        for name in ("load", *(f"k{number}" for number in range(disturbances))):
+        for name in ("load", *(f"k{number}" for number in range(rounds))):
             role = "admin" if name == "load" else "user"
             tenants[name] = Tenant(secrets=(KeyHash(hash_key(name)),), role=role)
 
@@ -136,13 +141,18 @@ def revoke_while_disturbed(folder: Path, disturbances: int, count: int) -> Load:
             return total >= restarts and metrics["dragoman_workers", frozenset()] == count
 
         with Load(admin) as load:
-            for number in range(disturbances):
+            for number in range(rounds):
                 revoked = f"k{number}"
                 probe = KeyClient(running.address, revoked, REVOCATION_SECONDS)
                 running.wait_until(lambda probe=probe: probe.get("/v1/models")[0] == 200)
-                is_kill = chance.random() < 0.5
-                pid = running.pids[chance.randrange(count)]
-                os.kill(pid, signal.SIGKILL if is_kill else signal.SIGSTOP)
+                signals = {
+                    worker: chance.choice((signal.SIGKILL, signal.SIGSTOP))
+                    for worker in chance.sample(range(count), at_once)
+                }
+                pids = running.pids
+                for worker, sent in signals.items():
+                    os.kill(pids[worker], sent)
+                    load.outcomes[sent.name] += 1
                 edit_key_file(keys, partial(revoke, revoked))
                 running.process.send_signal(signal.SIGHUP)
                 time.sleep(REVOCATION_SECONDS)
@@ -150,20 +160,24 @@ def revoke_while_disturbed(folder: Path, disturbances: int, count: int) -> Load:
                     # A stopped worker answers nothing until it is replaced.
                     with suppress(*LOST):
                         status = probe.get("/v1/models")[0]
-                        assert status == 401, (number, is_kill, status)
+                        assert status == 401, (number, signals, status)
                         load.outcomes["revoked"] += 1
-                running.wait_until(lambda number=number: is_whole(number + 1))
+                running.wait_until(lambda number=number: is_whole((number + 1) * at_once))
                 assert not load.problems, load.problems
         load.check_stored()
-        assert load.outcomes["revoked"] > disturbances
+        assert load.outcomes["revoked"] > rounds
         assert running.stop() == 0
     return load
 
 
 @pytest.mark.long
 def test_revocation_reaches_all_healthy_workers(tmp_path: Path) -> None:
-    load = revoke_while_disturbed(tmp_path, KILLS, 3)
-    print(f"{KILLS} kills and stops: {len(load.acknowledged)} acknowledged, {dict(load.outcomes)}")
+    rounds = -(-KILLS // DISTURBED)
+    load = revoke_while_disturbed(tmp_path, rounds, 2 * DISTURBED, DISTURBED)
+    print(
+        f"{rounds * DISTURBED} kills and stops: {len(load.acknowledged)} acknowledged, "
+        f"{dict(load.outcomes)}"
+    )
 
 
 def test_follower_receives_response_failed_when_worker_dies(tmp_path: Path) -> None:
