@@ -425,3 +425,84 @@ async def test_sqlite_open_beside_writing_process_reports_nothing(tmp_path: Path
             assert await other.check_health() == HEALTHY
             await other.close()
     await writer.close()
+
+
+def copy_into(source: Path, target: Path) -> None:
+    """Overwrite a file in place, in a process of its own: closing the file of the
+    wal-index would end SQLite's locks of this process.
+    """
+    program = "import sys; open(sys.argv[2], 'r+b').write(open(sys.argv[1], 'rb').read())"
+    target.touch()
+    subprocess.run([sys.executable, "-c", program, source, target], check=True, timeout=60)
+
+
+async def test_sqlite_frames_of_killed_writer_are_not_reported(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    wal = tmp_path / "x.db-wal"
+    index = tmp_path / "x.db-shm"
+    living = await open_store(path)
+    await put(living, "a")
+    copy_into(index, tmp_path / "index")
+    # As a writer leaves it that was killed before it published its commit.
+    await put(living, "b", b"x" * 50_000)
+    copy_into(tmp_path / "index", index)
+    size = wal.stat().st_size
+    other = await open_store(path)
+    assert await other.check_health() == HEALTHY
+    await other.close()
+    # The next commit overwrites some of its frames, and then the server is killed.
+    await put(living, "c")
+    left = wal.read_bytes()
+    assert len(left) == size
+    wal.with_name("database").write_bytes(path.read_bytes())
+    await living.close()
+    path.write_bytes(wal.with_name("database").read_bytes())
+    wal.write_bytes(left)
+    store = await open_store(path)
+    assert await store.check_health() == HEALTHY
+    assert await store.get(key("c")) is not None
+    assert await store.get(key("b")) is None
+    await store.close()
+
+
+async def test_sqlite_open_beside_other_process_reports_nothing(tmp_path: Path) -> None:
+    program = """
+import asyncio, sys
+from pathlib import Path
+from dragoman.store import Key, Put, SqliteStore
+
+async def main():
+    store = SqliteStore(Path(sys.argv[1]))
+    await store.open()
+    print(flush=True)
+    number = 0
+    while True:
+        await store.commit(Put(Key("me", "response", f"r{number % 50}"), 0, b"x" * 9000))
+        number += 1
+
+asyncio.run(main())
+"""
+    path = tmp_path / "x.db"
+    command = [sys.executable, "-c", program, path]
+    writers = [
+        subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: ASYNC220 - it returns at once
+        for _ in range(2)
+    ]
+    try:
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline()
+        for _ in range(10):
+            store = await open_store(path)
+            assert await store.check_health() == HEALTHY
+            await store.close()
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.wait()
+            assert writer.stdout is not None
+            writer.stdout.close()
+    # What the killed ones left behind is no damage either.
+    store = await open_store(path)
+    assert await store.check_health() == HEALTHY
+    await store.close()

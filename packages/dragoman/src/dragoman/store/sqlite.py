@@ -184,7 +184,9 @@ class SqliteStore(SqlStore):
             ) from error
         try:
             wal = self._path.with_name(f"{self._path.name}-wal")
-            unread = read_wal(wal)
+            # SQLite reads the WAL for the first process that opens the store. Later ones
+            # use what it has found, and see frames that a killed writer has not published.
+            unread = None if has_live_runs(self._runs_directory, self._run) else read_wal(wal)
             connection = self._connect()
             try:
                 # Before the first write, which goes over what was dropped.
@@ -396,11 +398,23 @@ def take_acknowledged(directory: Path) -> int:
     return acknowledged
 
 
+def has_live_runs(directory: Path, own: str) -> bool:
+    """Whether other processes, or other openings of this one, have the store open."""
+    return any(_is_locked(path) for path in directory.iterdir() if path.name != own)
+
+
 def is_alive(directory: Path, run: str) -> bool:
     """Whether a process, including this one, holds the lock. Removes the file of a dead
     process.
     """
     path = directory / run
+    if _is_locked(path):
+        return True
+    path.unlink(missing_ok=True)
+    return False
+
+
+def _is_locked(path: Path) -> bool:
     try:
         file = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -408,12 +422,9 @@ def is_alive(directory: Path, run: str) -> bool:
     try:
         # The operating system releases locks whenever a process ends, so there are no
         # stale locks.
-        if not _lock(file):
-            return True
+        return not _lock(file)
     finally:
         os.close(file)
-    path.unlink(missing_ok=True)
-    return False
 
 
 if sys.platform == "win32":

@@ -75,7 +75,8 @@ def read_wal(path: Path) -> WalContent | None:
 
 
 def find_dropped_frames(path: Path, before: WalContent, connection: sqlite3.Connection) -> int:
-    """Return the number of committed frames that SQLite has dropped on opening.
+    """Return the number of committed frames that SQLite has dropped on opening because
+    they are damaged.
 
     before: the content before the connection was opened.
     """
@@ -92,13 +93,59 @@ def find_dropped_frames(path: Path, before: WalContent, connection: sqlite3.Conn
             return 0
         # Another process may be checkpointing, or syncing a commit that `before` has.
         if time.monotonic() >= deadline:
-            return 0 if busy else dropped
+            is_damaged = not busy and _has_damaged_frame(path, max(found, 0), before.committed)
+            return dropped if is_damaged else 0
         time.sleep(0.01)
 
 
-def _compute_checksum(data: bytes, magic: int) -> tuple[int, int]:
+def _has_damaged_frame(path: Path, found: int, committed: int) -> bool:
+    """Whether SQLite has dropped transactions that were stored once.
+
+    A writer that was killed before it published its commit leaves whole frames, which
+    nobody was told to be stored. The next writer may overwrite only some of them, and
+    what is behind does not continue its checksums: at most one transaction. Of several
+    whose checksums continue each other, each was published before the next one. The
+    last one is left to `SqliteStore`, which compares what was acknowledged.
+
+    found, committed: numbers of the last frames that SQLite uses, and that end a
+        transaction according to their headers.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER.size)
+            magic, _, page_size, *_, first, second = _HEADER.unpack(header)
+            expected = _compute_checksum(header[:24], magic)
+            if expected != (first, second):
+                return True
+            frame_size = _FRAME.size + page_size
+            if found:
+                file.seek(_HEADER.size + (found - 1) * frame_size)
+                expected = _FRAME.unpack(file.read(_FRAME.size))[4:]
+            file.seek(_HEADER.size + found * frame_size)
+            n_breaks = n_transactions = 0
+            for _ in range(found, committed):
+                frame = file.read(frame_size)
+                _, n_pages, _, _, *checksum = _FRAME.unpack_from(frame)
+                content = frame[:8] + frame[_FRAME.size :]
+                if _compute_checksum(content, magic, expected) != tuple(checksum):
+                    n_breaks += 1
+                    n_transactions = 0
+                expected = tuple(checksum)
+                n_transactions += n_pages > 0
+                if n_breaks and n_transactions > 1:
+                    return True
+    except (OSError, struct.error):
+        pass
+    return False
+
+
+def _compute_checksum(data: bytes, magic: int, before: tuple[int, ...] = (0, 0)) -> tuple[int, int]:
+    """Return the checksum of a header or a frame.
+
+    before: the checksum that it continues.
+    """
     order = ">" if magic & 1 else "<"
-    first = second = 0
+    first, second = before
     if magic & ~1 != _MAGIC:
         return -1, -1
     words = struct.unpack(f"{order}{len(data) // 4}I", data)
