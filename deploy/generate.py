@@ -170,6 +170,10 @@ def build_alerts() -> dict[str, Any]:
     status_5xx = f'sum(rate(http_requests_total{{{JOB}, status="5xx"}}[5m]))'
     ttft = f"sum by (le, model_name) (rate(vllm:time_to_first_token_seconds_bucket{{{JOB}}}[10m]))"
     waiting = f"sum by (model_name) (vllm:num_requests_waiting{{{JOB}}})"
+    restarts = " or ".join(
+        f"increase({name}{{{JOB}}}[30m]) > 3"
+        for name in ("dragoman:engine_restarts_total", "dragoman_engine_restarts_total")
+    )
     waiting_before = f"sum by (model_name) (vllm:num_requests_waiting{{{JOB}}} offset 5m)"
     rules = [
         (
@@ -185,6 +189,21 @@ def build_alerts() -> dict[str, Any]:
             "5m",
             "critical",
             "Prometheus knows no server: none runs, or its targets are not found.",
+        ),
+        (
+            "DragomanEngineDown",
+            f"min by (instance, model_name) (dragoman:engine_up{{{JOB}}}) == 0",
+            # Longer than a large model takes to load, or an engine to restart.
+            "10m",
+            "critical",
+            "The engine of a model is not ready: /health says why.",
+        ),
+        (
+            "DragomanEngineRestarts",
+            restarts,
+            "0m",
+            "warning",
+            "An engine fails again and again.",
         ),
         (
             "DragomanEngineErrors",

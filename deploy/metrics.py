@@ -87,6 +87,7 @@ def list_metrics() -> list[MetricDefinition]:
 
 class _Model:
     name = "model"
+    is_idle = False
     is_up = True
     n_restarts = 0
 

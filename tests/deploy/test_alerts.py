@@ -26,6 +26,17 @@ UP = {f"up{{{JOB}}}": "1x120"}
 SITUATIONS: Mapping[str, Mapping[str, str]] = {
     "DragomanDown": {**UP, f"up{{{OTHER}}}": "1x10 0x110"},
     "DragomanAbsent": {},
+    "DragomanEngineDown": {
+        **UP,
+        f'dragoman:engine_up{{{JOB}, model_name="m"}}': "1x10 0x110",
+        f'dragoman:engine_up{{{JOB}, model_name="other"}}': "1x120",
+    },
+    "DragomanEngineRestarts": {
+        **UP,
+        # Between two failures it is up.
+        f'dragoman:engine_up{{{JOB}, model_name="m"}}': "1x100 0 1 0 1 0 1x10",
+        f'dragoman:engine_restarts_total{{{JOB}, model_name="m"}}': "0+1x120",
+    },
     "DragomanEngineErrors": {
         **UP,
         f'vllm:request_success_total{{{MODEL}, finished_reason="error"}}': "0+6x120",

@@ -8,9 +8,16 @@ import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dragoman.engines.scripted import Fail, Say, ScriptEntry
+from dragoman.core.errors import EngineError
+from dragoman.engines.scripted import Fail, Say, ScriptedEngine, ScriptEntry
+from dragoman.pipeline.engine_backends import EventBackend
+from dragoman.pipeline.model_lifecycle import ModelSpec
+from dragoman.pipeline.model_registry import Models
+from dragoman.pipeline.request_metrics import ModelMetrics
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.serving.routes.metrics import ModelCollector
 
-from .harness import ServerHarness, build_server
+from .harness import ServerHarness, build_server, load_tiny_tokenizer
 
 
 def read(answer: httpx2.Response, name: str, **labels: str) -> float | None:
@@ -144,3 +151,31 @@ async def test_metrics_stream_counted_at_end_without_size():
     scraped = await home.get("/metrics")
     assert read(scraped, "http_requests_total", status="2xx") == 1
     assert read(scraped, "http_response_size_bytes_sum", handler="/v1/chat/completions") == 0
+
+
+def read_ups(models: Models) -> dict[str, float]:
+    """Return `dragoman:engine_up` by model."""
+    collector = ModelCollector(ModelMetrics(models, lambda: 0.0))
+    (ups,) = [family for family in collector.collect() if family.name == "dragoman:engine_up"]
+    return {sample.labels["model_name"]: sample.value for sample in ups.samples}
+
+
+async def test_metrics_model_on_demand_is_up_only_while_loaded():
+    tokenizer = load_tiny_tokenizer()
+    is_broken = False
+
+    def load() -> ServedModel:
+        if is_broken:
+            raise OSError("no such file")
+        return ServedModel("a", EventBackend(ScriptedEngine(tokenizer=tokenizer), tokenizer), 9, 0)
+
+    models = Models([ModelSpec("a", load, 0), ModelSpec("b", load, 0)])
+    # What no request needs is not down: an alert would fire.
+    assert read_ups(models) == {}
+    await models.load_and_find("a")
+    assert read_ups(models) == {"a": 1.0}
+    is_broken = True
+    with pytest.raises(EngineError, match="could not be loaded"):
+        await models.load_and_find("b")
+    assert read_ups(models) == {"a": 1.0, "b": 0.0}
+    await models.stop()

@@ -348,6 +348,11 @@ class ModelSlot:
         self._ttl = seconds
 
     @property
+    def is_idle(self) -> bool:
+        """Whether the model waits, unloaded, for a request that needs it."""
+        return not self.is_pinned and self.state is ModelState.UNLOADED and not self.is_loading
+
+    @property
     def is_up(self) -> bool:
         """Whether the model is loaded and its engines are ready."""
         is_loaded = self.state in (ModelState.LOADED, ModelState.DRAINING)

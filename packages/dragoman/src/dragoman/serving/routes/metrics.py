@@ -127,7 +127,8 @@ class ModelCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         ups = GaugeMetricFamily(
             "dragoman:engine_up",
-            "1 while the model's engine is ready; with several workers, in every worker.",
+            "1 while the model's engine is ready; with several workers, in every worker. "
+            "Absent for a model on demand that is not loaded.",
             labels=("model_name",),
         )
         restarts = CounterMetricFamily(
@@ -136,7 +137,9 @@ class ModelCollector(Collector):
             labels=("model_name",),
         )
         for slot in self._meters.slots:
-            ups.add_metric((slot.name,), float(slot.is_up))
+            # A model that no request needs is not down.
+            if not slot.is_idle:
+                ups.add_metric((slot.name,), float(slot.is_up))
             restarts.add_metric((slot.name,), slot.n_restarts)
         yield ups
         yield restarts
