@@ -23,21 +23,15 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSI
 
 @contextmanager
 def server(
-    folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL
+    folder: Path,
+    *arguments: str,
+    model: str | None = "scripted",
+    stdin: int = subprocess.DEVNULL,
 ) -> Generator[tuple[subprocess.Popen[str], str]]:
     """Yield a process that has printed its greeting, and its URL."""
-    command = [
-        sys.executable,
-        "-m",
-        "dragoman",
-        "serve",
-        "scripted",
-        "--port",
-        "0",
-        "--store",
-        "none",
-        *arguments,
-    ]
+    models = [] if model is None else [model]
+    command = [sys.executable, "-m", "dragoman", "serve", *models, "--port", "0"]
+    command += ["--store", "none", *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, cwd=folder
@@ -137,15 +131,38 @@ def test_sighup_from_terminal_stops_server_gracefully(tmp_path: Path):
         os.close(terminal)
 
 
-def test_sighup_under_nohup_is_ignored(tmp_path: Path):
+@contextmanager
+def ignoring_hangup() -> Generator[None]:
+    """As `nohup` starts a program."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with server(tmp_path, "--no-access-log") as (process, url):
-            process.send_signal(signal.SIGHUP)
-            assert status(f"{url}/health") == 200
-            assert stop(process) == (0, "")
+        yield
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_sigusr1_under_nohup_reloads_and_sighup_is_ignored(tmp_path: Path, workers: str):
+    settings = tmp_path / "dragoman.yaml"
+    settings.write_text("models: {first: {model: scripted}}")
+    options = ("--config", "dragoman.yaml", "--no-access-log", "--workers", workers)
+    with ignoring_hangup(), server(tmp_path, *options, model=None) as (process, url):
+        process.send_signal(signal.SIGHUP)
+        assert status(f"{url}/health") == 200
+        settings.write_text("models: {second: {model: scripted}}")
+        process.send_signal(signal.SIGUSR1)
+        assert process.stderr is not None
+        logged = ""
+        for _ in range(int(workers)):
+            while "models reloaded" not in (line := process.stderr.readline()):
+                logged += line
+        with urlopen(f"{url}/v1/models", timeout=30) as response:
+            assert [item["id"] for item in json.load(response)["data"]] == ["second"]
+        code, _ = stop(process)
+    assert code == 0
+    hint = f"SIGHUP is ignored, as under nohup: `kill -USR1 {process.pid}` reloads"
+    assert logged.count(hint) == 1
+    assert "nothing to reload" not in logged
 
 
 def test_sigterm_of_busy_server_logs_wait_and_how_to_stop(tmp_path: Path):

@@ -95,7 +95,7 @@ STOP_MARGIN = 10.0
 ENGINE_BACKLOG = 2048
 """Connections of front ends that may wait for a new engine process."""
 _SIGNALS = (
-    (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+    (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD)
     if sys.platform != "win32"
     else ()
 )
@@ -298,7 +298,7 @@ class Supervisor:
             self._selector.register(self._wakeup, selectors.EVENT_READ)
             previous = signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
             stack.callback(signal.set_wakeup_fd, previous)
-            install_signal_handlers(self, self._handle_hangup)
+            install_signal_handlers(self, self._handle_reload)
             # A handler is needed: without one SIGCHLD is ignored and not written to the
             # wakeup descriptor.
             signal.signal(signal.SIGCHLD, _wake)
@@ -318,7 +318,7 @@ class Supervisor:
             self._kill_all()
             os._exit(1)
 
-    def _handle_hangup(self, _signal: int, _frame: FrameType | None) -> None:
+    def _handle_reload(self, _signal: int, _frame: FrameType | None) -> None:
         self._is_reload_requested = True
 
     def _step(self) -> None:
@@ -469,7 +469,7 @@ class Supervisor:
                 worker.channel.close()
             # A Python handler instead of SIG_IGN, which programs started by a worker
             # would inherit.
-            for signal_number in (signal.SIGINT, signal.SIGTERM):
+            for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
                 signal.signal(signal_number, _wake)
             if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
                 signal.signal(signal.SIGHUP, _wake)
