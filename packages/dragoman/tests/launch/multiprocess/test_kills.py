@@ -105,21 +105,30 @@ class KeyClient(Client):
             yield response
 
 
-REVOCATION_SECONDS = 2.0
-DISTURBED = 4
+REVOCATION_SECONDS = float(os.environ.get("TEST_REVOCATION_SECONDS", "2"))
+"""Time in which a revocation must take effect, on a machine whose cores suffice for the
+workers that start meanwhile.
+"""
+DISTURBED = 3
 """Workers that are killed or stopped at once, half of all."""
-PROBES = 12
-"""Requests after a revocation, over workers that the system chooses."""
+PROBE_TIMEOUT = 2.0
+PROBES = 16
+"""Successive refusals after which a revocation has reached all workers, of which the
+system chooses one for each request.
+"""
 
 
-def revoke_while_disturbed(folder: Path, rounds: int, count: int, at_once: int = 1) -> Load:
-    """Kill and stop workers under load, and revoke a key each time: no healthy worker
-    accepts it two seconds later.
+def revoke_while_disturbed(
+    folder: Path, rounds: int, count: int, at_once: int
+) -> tuple[Load, list[float]]:
+    """Kill and stop workers under load, revoke a key each time, and return the load and
+    the seconds after which the last request with the key was accepted.
 
     count: number of workers.
     at_once: number of workers that each round kills or stops.
     """
     chance = random.Random(17)
+    delays: list[float] = []
     keys = folder / "keys.yaml"
 
     def add(tenants: dict[str, Tenant]) -> None:
@@ -143,7 +152,7 @@ def revoke_while_disturbed(folder: Path, rounds: int, count: int, at_once: int =
         with Load(admin) as load:
             for number in range(rounds):
                 revoked = f"k{number}"
-                probe = KeyClient(running.address, revoked, REVOCATION_SECONDS)
+                probe = KeyClient(running.address, revoked, PROBE_TIMEOUT)
                 running.wait_until(lambda probe=probe: probe.get("/v1/models")[0] == 200)
                 signals = {
                     worker: chance.choice((signal.SIGKILL, signal.SIGSTOP))
@@ -155,29 +164,42 @@ def revoke_while_disturbed(folder: Path, rounds: int, count: int, at_once: int =
                     load.outcomes[sent.name] += 1
                 edit_key_file(keys, partial(revoke, revoked))
                 running.process.send_signal(signal.SIGHUP)
-                time.sleep(REVOCATION_SECONDS)
-                for _ in range(PROBES):
-                    # A stopped worker answers nothing until it is replaced.
-                    with suppress(*LOST):
-                        status = probe.get("/v1/models")[0]
-                        assert status == 401, (number, signals, status)
-                        load.outcomes["revoked"] += 1
+                delays.append(measure_revocation(probe))
                 running.wait_until(lambda number=number: is_whole((number + 1) * at_once))
                 assert not load.problems, load.problems
         load.check_stored()
-        assert load.outcomes["revoked"] > rounds
         assert running.stop() == 0
-    return load
+    return load, delays
+
+
+def measure_revocation(probe: Client) -> float:
+    """Return the seconds after which the last request was sent that was accepted."""
+    started = time.monotonic()
+    accepted = 0.0
+    refusals = 0
+    while refusals < PROBES:
+        sent = time.monotonic() - started
+        # A stopped worker answers nothing until it is replaced.
+        with suppress(*LOST):
+            status = probe.get("/v1/models")[0]
+            assert status in (200, 401)
+            refusals = 0 if status == 200 else refusals + 1
+            accepted = sent if status == 200 else accepted
+    return accepted
 
 
 @pytest.mark.long
 def test_revocation_reaches_all_healthy_workers(tmp_path: Path) -> None:
     rounds = -(-KILLS // DISTURBED)
-    load = revoke_while_disturbed(tmp_path, rounds, 2 * DISTURBED, DISTURBED)
+    load, delays = revoke_while_disturbed(tmp_path, rounds, 2 * DISTURBED, DISTURBED)
+    delays.sort()
     print(
         f"{rounds * DISTURBED} kills and stops: {len(load.acknowledged)} acknowledged, "
-        f"{dict(load.outcomes)}"
+        f"{len(load.background)} in the background, {dict(load.outcomes)}; revocation after "
+        f"{delays[rounds // 2]:.2f} s (p50), {delays[rounds * 99 // 100]:.2f} s (p99), "
+        f"{delays[-1]:.2f} s (most)"
     )
+    assert delays[-1] < REVOCATION_SECONDS
 
 
 def test_follower_receives_response_failed_when_worker_dies(tmp_path: Path) -> None:
