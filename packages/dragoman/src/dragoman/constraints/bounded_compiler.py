@@ -69,16 +69,18 @@ class BoundedCompiler:
             await self._compile(text, param, grammar, owner)
         return await self._compile(grammar.text, grammar.param, grammar, owner)
 
-    async def recompile(self, text: str) -> CompiledGrammar:
+    async def recompile(self, text: str, owner: str = "") -> CompiledGrammar:
         """Compile a grammar that another process of this server has already compiled
         within the bounds.
+
+        owner: as of `compile`.
 
         Raises RequestError.
         """
         cached = self._compiler.find_compiled(text)
         if cached is not None:
             return cached
-        return await self._repeat(text, None, 0, "")
+        return await self._repeat(text, None, 0, owner)
 
     @property
     def endings(self) -> EndingSearch:

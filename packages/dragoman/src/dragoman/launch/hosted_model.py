@@ -108,7 +108,9 @@ def host_model(model: ServedModel) -> HostedEngine:
     async def build_matcher(request: AddRequest) -> Matcher:
         if request.grammar is None:
             raise EngineError("The request has a constraint without a grammar.")
-        grammar = await backend.compiler.recompile(request.grammar)
+        # The owner's part of the salt: a client could vary its own with each request.
+        owner, _, _ = request.cache_salt.partition("\n")
+        grammar = await backend.compiler.recompile(request.grammar, owner)
         if request.closes_at_limit:
             return grammar.build_closing_matcher(backend.compiler.endings, request.max_tokens)
         return grammar.build_matcher()

@@ -5,6 +5,7 @@ request.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from dragoman.constraints.bounded_compiler import BoundedCompiler
 from dragoman.core.encoder_requests import EmbedRequest
 from dragoman.core.engine import Health
 from dragoman.core.errors import (
@@ -25,6 +27,7 @@ from dragoman.core.errors import (
 from dragoman.core.events import FinishReason, PromptTokens, Started
 from dragoman.core.prompt_images import PromptImage
 from dragoman.core.request import (
+    NO_EXTRAS,
     Extras,
     GenerationLimits,
     JsonSchema,
@@ -58,7 +61,9 @@ from dragoman.engines.remote.messages import (
 )
 from dragoman.engines.tiny import find_bundled_model
 from dragoman.ipc.frames import FrameBuffer, read_frame
+from dragoman.isolation.worker_pool import WorkerLimits
 from dragoman.launch import build_models
+from dragoman.launch.hosted_model import host_model
 from dragoman.pipeline.engine_backends import TokenBackend
 from dragoman.pipeline.lora_adapters import Adapter
 from dragoman.pipeline.served_model import ServedModel
@@ -291,6 +296,49 @@ async def test_abort_during_grammar_compile_prevents_start(
         await subject.complete(subject.build_request(limits=GenerationLimits(max_tokens=2)))
         await settle(get_backend(running.local).engine)
         assert receiver.outputs == []
+
+
+def build_constrained(owner: str, number: int) -> AddRequest:
+    """Build a request with a grammar and a salt of its own."""
+    return AddRequest(
+        id=f"{owner}-{number}",
+        prompt=(1,),
+        max_tokens=9,
+        sampling=Sampling(),
+        min_tokens=0,
+        stop_token_ids=frozenset(),
+        logprobs=None,
+        logprob_ids=(),
+        prompt_logprobs=None,
+        grammar=f'start: "{owner}"{{{number}}}',
+        closes_at_limit=False,
+        reasoning_budget=None,
+        priority=0,
+        cache_salt=f"{owner}\n{number}",
+        extras=NO_EXTRAS,
+        choice=0,
+        trace=None,
+        is_constrained=True,
+    )
+
+
+async def test_engine_process_compiles_for_owners_in_turn() -> None:
+    local = build_local()
+    backend = get_backend(local)
+    limits = WorkerLimits(processes=1)
+    compiler = BoundedCompiler(backend.tokenizer, sorted(backend.eos), worker_limits=limits)
+    local = dataclasses.replace(local, backend=dataclasses.replace(backend, compiler=compiler))
+    hosted = host_model(local)
+    ended: list[str] = []
+
+    async def build_matcher(owner: str, number: int) -> None:
+        await hosted.build_matcher(build_constrained(owner, number))
+        ended.append(owner)
+
+    await asyncio.gather(*(build_matcher("b", n) for n in range(1, 31)), build_matcher("a", 1))
+    # One grammar of b is compiled when that of a arrives, and one more may be next.
+    assert ended.index("a") <= 2
+    local.close_workers()
 
 
 async def test_engine_rejections_keep_error_types() -> None:
