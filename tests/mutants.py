@@ -847,7 +847,7 @@ MUTANTS = (
     Mutant(
         "two instances of a process publish their events on the same port",
         "packages/dragoman-sim/src/dragoman_sim/instances.py",
-        "        ranks += instance_settings.data_parallel_size\n",
+        "        ranks += _count_ranks(instance_settings)\n",
         "",
         ("packages/dragoman-sim/tests/sim_launch/test_instances.py",),
     ),

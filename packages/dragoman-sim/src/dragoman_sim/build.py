@@ -36,7 +36,7 @@ from .engine.kv_publisher import parse_kv_events_config
 from .engine.kv_transfer_config import parse_kv_transfer_config as read_kv_transfer
 from .engine.lexicon import Lexicon
 from .engine.network_link import TransferCost
-from .engine.profile import SimulatorProfile, load
+from .engine.profile import RankLayout, SimulatorProfile, load
 from .engine.reply_generator import (
     ReplyGenerator,
     ReplyOptions,
@@ -69,9 +69,7 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
     name: the profile's name or file, as an alternative to `--profile`; may be empty.
     """
     simulator = settings.of(SimulatorSettings)
-    if name and simulator.profile:
-        raise ValueError("the profile is set twice: in MODEL and by --profile")
-    profile = load(name or simulator.profile or DEFAULT_PROFILE)
+    profile = load_profile(settings, name)
     path = (
         find_bundled_model()
         if simulator.tokenizer is None
@@ -135,6 +133,14 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
     )
 
 
+def load_profile(settings: Settings, name: str) -> SimulatorProfile:
+    """Load the profile of a server. name: as of `build_simulator`. Raises ValueError."""
+    profile = settings.of(SimulatorSettings).profile
+    if name and profile:
+        raise ValueError("the profile is set twice: in MODEL and by --profile")
+    return load(name or profile or DEFAULT_PROFILE)
+
+
 def _load_tokenizer(path: Path) -> tuple[HfTokenizer, frozenset[int]]:
     """Load a tokenizer and its end-of-sequence tokens from a model's directory or a
     `tokenizer.json`.
@@ -183,6 +189,11 @@ def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorCon
                 "--kv-offloading-size is not simulated together with --kv-transfer-config or "
                 "--kv-events-config"
             )
+        if profile.hardware.lock_step:
+            raise ValueError(
+                "--kv-offloading-size is not simulated for ranks that share experts, as those of "
+                f"{profile.name} do"
+            )
         if scheduler.num_speculative_tokens or not scheduler.enable_prefix_caching:
             raise ValueError(
                 "--kv-offloading-size is simulated with prefix caching and without "
@@ -202,7 +213,7 @@ def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorCon
         noise=profile.noise,
         time_scale=simulator.time_scale,
         warm_up=simulator.warm_up,
-        ranks=settings.data_parallel_size,
+        ranks=read_ranks(settings, profile),
         acceptance_rates=profile.acceptance_rates
         if simulator.sim_acceptance_rates is None
         else parse_acceptance_rates(simulator.sim_acceptance_rates),
@@ -216,6 +227,23 @@ def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorCon
         offloading=offloading,
         faults=faults,
     )
+
+
+def read_ranks(settings: Settings, profile: SimulatorProfile) -> RankLayout:
+    """Return the data-parallel ranks of a server: those of the profile, or another number
+    of independent ones.
+
+    Raises:
+        ValueError: the profile has ranks that share experts, in another number.
+    """
+    ranks = profile.hardware.ranks
+    count = settings.data_parallel_size or ranks.count
+    if ranks.lock_step and count != ranks.count:
+        raise ValueError(
+            f"--data-parallel-size {count}: the times of {profile.name} are those of {ranks.count} "
+            f"ranks that share experts; use a profile of such a server"
+        )
+    return msgspec.structs.replace(ranks, count=count)
 
 
 def build_scheduler_config(

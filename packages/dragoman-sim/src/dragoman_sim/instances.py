@@ -10,6 +10,7 @@ import msgspec
 
 from dragoman.settings import Instances, Settings
 
+from .build import load_profile, read_ranks
 from .engine.kv_publisher import offset_endpoint_port
 from .engine.kv_publisher import parse_kv_events_config as read_kv_events
 from .engine.kv_transfer_config import parse_kv_transfer_config as read_kv_transfer
@@ -50,9 +51,14 @@ def expand_instances(settings: Settings) -> list[Settings]:
         )
         if instance_settings.port >= 1 << 16:
             raise ValueError(f"{number + 1}: {instance_settings.port} is not a valid port")
-        ranks += instance_settings.data_parallel_size
+        ranks += _count_ranks(instance_settings)
         expanded.append(instance_settings)
     return expanded
+
+
+def _count_ranks(settings: Settings) -> int:
+    # MODEL is `sim` or `sim:PROFILE`.
+    return read_ranks(settings, load_profile(settings, settings.model.partition(":")[2])).count
 
 
 def _offset_kv_events(text: str, ranks: int, *, is_own: bool) -> str:

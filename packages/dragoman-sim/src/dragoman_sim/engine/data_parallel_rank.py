@@ -1,8 +1,5 @@
-"""A data-parallel rank in real time: it runs an engine core, delivers its tokens at the
-end of each step, and counts.
-
-A rank schedules its `tick` with `call_at` of its clock, a `TimerQueue` on the event
-loop.
+"""A data-parallel rank in real time: it delivers the tokens of an engine core at the end
+of each step, and counts. A `StepDriver` runs the steps.
 """
 
 from __future__ import annotations
@@ -30,16 +27,13 @@ from dragoman.core.token_engine import (
     TokenLogprob,
 )
 
-from .engine_core import EngineCore
+from .engine_core import EngineCore, LaunchedSteps, StepOutcome
 from .kv_events import KvEvent, KvEventBuilder
 from .kv_transfers import KvTransfers, TransferContext
 from .live_request import Delay, LiveRequest
 from .reply_tokens import NO_TOKEN, ReplyTokensError, fake_logprob
 from .sequence import SequenceStatus, SimulatedSequence
-
-CallAt = Callable[[float, Callable[[float], None]], None]
-"""Schedules a callback at a time. The callback gets that time, even if it runs late."""
-
+from .step_driver import CallAt, StepDriver
 
 _MAX_CACHED_IMAGES = 1024
 """Number of images in the simulated cache of processed inputs; vLLM's is limited to 4
@@ -94,9 +88,11 @@ class DataParallelRank:
         self._computed_tokens = stats.request_computed_tokens = Histogram(LENGTH_BUCKETS)
         self._images: OrderedDict[bytes, None] = OrderedDict()
         self._live: dict[SimulatedSequence, LiveRequest] = {}
-        self._tick_at: float | None = None
-        """The time for which `tick` is scheduled."""
-        self._last_step_end = 0.0
+        self._driver = StepDriver([self], call_at)
+
+    def join(self, driver: StepDriver) -> None:
+        """Step with other ranks, before any request was added."""
+        self._driver = driver
 
     @property
     def live(self) -> Iterable[LiveRequest]:
@@ -191,14 +187,11 @@ class DataParallelRank:
         live.sequence.arrival = at
         self._live[live.sequence] = live
         self.core.add(live.sequence)
-        # With a late loop `at` may be before the end of the last step, and steps must
-        # not overlap.
-        self.launch_if_idle(max(at, self._last_step_end))
+        self.launch_if_idle(at)
 
     def launch_if_idle(self, at: float) -> None:
         """Launch a step if none is running."""
-        if self.core.next_step_end is None:
-            self._launch(at)
+        self._driver.launch_if_idle(at)
 
     def abort(self, live: LiveRequest, at: float) -> None:
         """Abort a request and free its blocks at once."""
@@ -237,15 +230,9 @@ class DataParallelRank:
         for live in list(self._live.values()):
             self._finish(live, Ended(live.id, FinishReason.ABORT), at)
 
-    def tick(self, at: float) -> None:
-        """End the step due at this time and deliver all of its tokens together."""
-        if self.core.host_link is not None and at != self._tick_at:
-            # Outdated: scheduled for the end of a transfer, which the end of the
-            #     running step handles.
-            return
-        self._tick_at = None
-        outcome = self.core.commit(at)
-        self._last_step_end = at = outcome.at
+    def end_step(self, outcome: StepOutcome) -> None:
+        """Deliver all tokens of a step together, at its end."""
+        at = outcome.at
         live_of = self._live
         stats = self.stats
         # Most gaps between tokens are equal, so equal ones are counted together.
@@ -284,7 +271,6 @@ class DataParallelRank:
         stats.generation_tokens += emitted
         if outcome.load is not None:
             stats.iteration_tokens.observe(outcome.load.tokens)
-        self._launch(at)
 
     def _emit_plain_token(self, live: LiveRequest, at: float) -> None:
         count = live.num_output_tokens
@@ -399,9 +385,9 @@ class DataParallelRank:
         if live.delayed is None:
             self._on_finished(live)
 
-    def _launch(self, at: float) -> None:
-        launched = self.core.launch(at)
-        for sequence in launched[0]:
+    def handle_launch(self, launched: LaunchedSteps, at: float) -> None:
+        """Report the requests that left the queue, and begin their fetches."""
+        for sequence in launched.admitted:
             live = self._live[sequence]
             # A preempted request is admitted again, but its time in the queue ends with
             # the first admission.
@@ -418,10 +404,6 @@ class DataParallelRank:
         if self.transfers is not None:
             for fetch in launched.fetching:
                 self.transfers.fetch(fetch, at)
-        due = self.core.next_due
-        if due is not None and due != self._tick_at:
-            self._tick_at = due
-            self._call_at(due, self.tick)
         if self._publish is not None:
             # Once per step, so that one batch has all events of the step.
             self.publish_cache_events()

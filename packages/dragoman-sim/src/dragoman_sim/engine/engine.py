@@ -44,11 +44,13 @@ from .latency import LatencyModel, StepLoad, StepTime, add_noise
 from .live_request import ChoiceLengths, LiveRequest
 from .network_link import TransferCost
 from .offloading_settings import OffloadingSettings
+from .profile import RankLayout
 from .reply_generator import ReplyGenerator, parse_reply
 from .scheduler import SimulatedScheduler
 from .scheduler_config import SimulatedSchedulerConfig
 from .sequence import SimulatedSequence
 from .speculative_decoding import DraftAcceptance
+from .step_driver import StepDriver
 from .timer_queue import TimerQueue
 from .transfer_params import KvAddress, parse_transfer_params
 
@@ -109,7 +111,7 @@ class SimulatorConfig(Struct, frozen=True):
     noise: sigma of a step's log-normal factor, see `latency.add_noise`; 0 is no noise.
     time_scale: speed of simulated time; 10 is ten times real time.
     warm_up: seconds from startup to readiness.
-    ranks: number of data-parallel copies of the engine core.
+    ranks: the data-parallel copies of the engine core.
     acceptance_rates: of drafts, by position, see `latency.DraftAcceptance`; empty means
         its defaults.
     max_num_waiting: most requests that wait; further ones are rejected.
@@ -121,7 +123,7 @@ class SimulatorConfig(Struct, frozen=True):
     noise: float = 0.0
     time_scale: float = 1.0
     warm_up: float = 0.0
-    ranks: int = 1
+    ranks: RankLayout = RankLayout()
     acceptance_rates: tuple[float, ...] = ()
     seed: int = 0
     max_num_waiting: int = 2048
@@ -287,9 +289,12 @@ class SimulatorEngine:
                 self._notifier.notify,
             )
         self._recent_steps = []
-        self._ranks = [
-            self._build_rank(number, timers, context) for number in range(self._config.ranks)
-        ]
+        layout = self._config.ranks
+        self._ranks = [self._build_rank(number, timers, context) for number in range(layout.count)]
+        if layout.lock_step:
+            driver = StepDriver(self._ranks, timers.call_at)
+            for rank in self._ranks:
+                rank.join(driver)
         self._ready_at = timers.now() + self._config.warm_up
         self._down_reason = None
 

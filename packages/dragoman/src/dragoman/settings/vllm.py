@@ -49,14 +49,14 @@ class VllmSettings(ServingSettings, frozen=True, kw_only=True):
         ),
     ] = None
     data_parallel_size: Annotated[
-        int,
+        int | None,
         Option(
             "vLLM",
-            "Number of data-parallel engine replicas.",
+            "Number of data-parallel engine replicas; 1, or that of the profile, by default.",
             minimum=1,
             maximum=1024,
         ),
-    ] = 1
+    ] = None
     instances: Annotated[
         Instances,
         Option(

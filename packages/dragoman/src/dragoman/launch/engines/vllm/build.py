@@ -114,7 +114,7 @@ def build_engine_arguments(settings: Settings) -> dict[str, Any]:
     return {
         "dtype": settings.dtype,
         "trust_remote_code": settings.trust_remote_code,
-        "data_parallel_size": settings.data_parallel_size,
+        "data_parallel_size": settings.data_parallel_size or 1,
         "seed": settings.seed,
         **explicit,
         **(_decode_object("vllm_args", settings.of(VllmEngineSettings).vllm_args) or {}),
