@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dragoman.launch.engine_spec import EngineSpec
+from dragoman.launch.engine_spec import EngineSpec, TranslatedArguments
 from dragoman.settings.engine_settings import VLLM_SETTINGS
 
 from .engine.scheduler_config import VLLM_VERSION
@@ -16,7 +16,7 @@ from .settings import SimulatorSettings
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from dragoman.launch.ports import ServerPorts
     from dragoman.pipeline.served_model import ServedModel
@@ -29,6 +29,15 @@ def build(settings: Settings, clock: Clock, profile: str) -> ServedModel:
     from .build import build_simulator  # noqa: PLC0415 - numpy takes long to import; also below
 
     return build_simulator(settings, clock, profile)
+
+
+def translate_arguments(
+    arguments: Sequence[str], flags: Mapping[str, bool], environment: Mapping[str, str]
+) -> TranslatedArguments:
+    """Translate the arguments of a `vllm serve` command line. Raises ValueError."""
+    from . import vllm_translation  # noqa: PLC0415
+
+    return vllm_translation.translate_arguments(arguments, flags, environment)
 
 
 def check(profile: str) -> None:
@@ -63,6 +72,7 @@ SPEC = EngineSpec(
     simulates=f"vLLM {VLLM_VERSION}",
     api_profile="vllm",
     is_replicable=True,
+    translate_arguments=translate_arguments,
     expand_instances=expand_instances,
     build_ports=build_ports,
 )

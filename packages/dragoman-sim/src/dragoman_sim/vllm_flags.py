@@ -71,6 +71,26 @@ _REMOVED = (
     "vLLM has no such flag any more; preempted requests are computed again, here as there. Leave "
     "it out"
 )
+_FORMER = "vLLM 0.33 has no such flag any more. Leave it out"
+_SERVER = "it concerns vLLM's own HTTP server; `dragoman serve sim` has another one. Leave it out"
+_ANSWERS = (
+    "it changes the form of vLLM's answers; `dragoman serve sim` answers as vLLM does without it. "
+    "Leave it out"
+)
+_LOG = (
+    "it concerns vLLM's log; `dragoman serve sim` has --log-level, --no-access-log and "
+    "--request-log. Leave it out"
+)
+_CERTIFICATES = (
+    "clients' certificates are not checked here, so the server would be open; a proxy in front "
+    "checks them"
+)
+_MIDDLEWARE = "its Python code cannot run here, and may be what protects the server"
+_HEADLESS = (
+    "such a node serves no HTTP; leave the node out, and set --data-parallel-size on the others"
+)
+_GRPC = "gRPC is not simulated, only HTTP"
+_SERVED = "`dragoman serve sim` has this flag"
 
 _REASONS: dict[str, str] = {
     _TIMES: (
@@ -169,7 +189,53 @@ _REASONS: dict[str, str] = {
     _ADAPTIVE: "no-long-prefill-token-threshold-adaptive",
     "random numbers come from the workload's options": "seed",
     _REMOVED: "swap-space preemption-mode",
+    _SERVER: (
+        "allow-credentials allowed-methods allowed-headers ssl-ciphers enable-ssl-refresh "
+        "root-path disable-fastapi-docs enable-offline-docs h11-max-incomplete-event-size "
+        "h11-max-header-count enable-request-id-headers enable-server-load-tracking "
+        "enable-tokenizer-info-endpoint enable-scale-out enable-flash-late-interaction tokens-only "
+        "sse-keep-alive-interval data-parallel-supervisor-port dp-supervisor-probe-interval-s "
+        "dp-supervisor-probe-timeout-s dp-supervisor-probe-failure-threshold grpc-port "
+        "disable-frontend-multiprocessing api-server-count asc"
+    ),
+    _ANSWERS: (
+        "chat-template-content-format response-role return-tokens-as-token-ids "
+        "enable-auto-tool-choice exclude-tools-when-tool-choice-none tool-parser-plugin "
+        "tool-strict-level tool-server trust-request-mm-kwargs default-chat-template-kwargs "
+        "reasoning-effort-map enable-prompt-tokens-details enable-per-request-metrics "
+        "enable-force-include-usage cohere-is-reasoning-model cohere-format "
+        "anthropic-disabled-thinking-effort fingerprint-mode fingerprint-value enable-reasoning "
+        "guided-decoding-backend guided-decoding-disable-additional-properties "
+        "guided-decoding-disable-any-whitespace guided-decoding-disable-fallback"
+    ),
+    _LOG: (
+        "max-log-len enable-log-outputs enable-log-deltas log-error-stack "
+        "disable-access-log-for-endpoints"
+    ),
+    _CERTIFICATES: "ssl-cert-reqs ssl-ca-certs",
+    _MIDDLEWARE: "middleware",
+    _HEADLESS: "headless",
+    _GRPC: "grpc",
+    _SERVED: (
+        "api-key trust-request-chat-template tool-call-parser allowed-origins host port uds "
+        "uvicorn-log-level disable-uvicorn-access-log ssl-keyfile ssl-certfile config"
+    ),
+    _FORMER: (
+        "block-allocator calculate-kv-scales collect-model-forward-time cuda-graph-sizes device "
+        "disable-async-output-proc disable-mm-preprocessor-cache "
+        "enable-multimodal-encoder-data-parallel enable-prompt-adapter engine-use-ray "
+        "long-lora-scaling-factors lora-extra-vocab-size max-long-partial-prefills "
+        "max-num-partial-prefills max-prompt-adapter-token max-prompt-adapters "
+        "max-seq-len-to-capture multi-step-stream-outputs num-lookahead-slots "
+        "override-attention-dtype override-neuron-config override-pooler-config prompt-adapters "
+        "qlora-adapter-name-or-path rope-scaling rope-theta scheduler-delay-factor scheduling-cls "
+        "task tokenizer-pool-extra-config tokenizer-pool-size tokenizer-pool-type worker-use-ray"
+    ),
 }
+REFUSED = frozenset({_CERTIFICATES, _MIDDLEWARE, _HEADLESS, _GRPC})
+"""Reasons for which `serve sim` rejects a flag, since an answer without it would be wrong.
+Other flags without an effect cause a warning.
+"""
 _REASON_BY_NAME = {name: reason for reason, names in _REASONS.items() for name in names.split()}
 
 

@@ -65,6 +65,17 @@ class Twin:
         return (await self.chat(text, **more))["choices"][0]["message"]["content"]
 
 
+async def post_chat(app: ASGIApp, **more: Any) -> dict[str, Any]:
+    """Send a chat request to an application, and return the JSON of the response."""
+    messages = [{"role": "user", "content": "Hello there."}]
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app), base_url="http://localhost"
+    ) as client:
+        answer = await client.post("/v1/chat/completions", json={"messages": messages} | more)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
 @asynccontextmanager
 async def twin(**settings: Any) -> AsyncGenerator[Twin]:
     usual: dict[str, Any] = {

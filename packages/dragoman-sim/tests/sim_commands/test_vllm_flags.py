@@ -1,11 +1,10 @@
-"""Every flag of vLLM's engine is an option of the simulator's commands, or an error
-that says what to use instead.
+"""Every flag of `vllm serve` is an option of the simulator's commands, or explained: by an
+error that says what to use instead, or for `serve sim` by a warning.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click import Context
@@ -13,16 +12,18 @@ from tests.cli_core.cli_runner import get_error, get_output
 
 from dragoman_cli import Command, CommandLine
 from dragoman_sim.vllm_flags import explain_vllm_flag, list_explained_flags
+from dragoman_sim.vllm_serve_flags import find_serve_flag, load_serve_flags
 
-FLAGS = Path(__file__).parents[1] / "data" / "vllm-0.33.0-engine-flags.txt"
+from .dump_serve_flags import list_serve_flags
+
 SHORT = ("--num-prompts", "3", "--request-rate", "5", "--input-len", "50", "--output-len", "4")
-ALIASES = {"--disable-prefix-caching", "--disable-chunked-prefill"}
 
 
-def read_flags() -> list[str]:
-    """Return vLLM's own list of flags."""
-    lines = FLAGS.read_text(encoding="utf-8").splitlines()
-    return [flag for line in lines if not line.startswith("#") for flag in line.split()]
+def list_vllm_flags() -> list[str]:
+    """Return the flags of `vllm serve` without the forms that turn a switch off."""
+    return [
+        name for flag in load_serve_flags() for name in flag.names if not flag.is_negated_by(name)
+    ]
 
 
 def list_options(name: str) -> frozenset[str]:
@@ -34,12 +35,10 @@ def list_options(name: str) -> frozenset[str]:
 
 @pytest.mark.parametrize("command", ["simulate", "calibrate", "profile", "serve"])
 def test_vllm_flags_are_all_options_or_explained(command: str) -> None:
-    flags = read_flags()
+    flags = list_vllm_flags()
     options = list_options(command)
     assert len(flags) > 300
-    unnamed = [
-        flag for flag in flags if flag not in options | ALIASES and explain_vllm_flag(flag) is None
-    ]
+    unnamed = [flag for flag in flags if flag not in options and explain_vllm_flag(flag) is None]
     assert unnamed == []
 
 
@@ -57,7 +56,7 @@ def test_vllm_flags_are_all_options_or_explained(command: str) -> None:
         ),
         (("calibrate", "log.jsonl", "--pipeline-parallel-size", "2"), "not simulated"),
         (("profile", "--gpu", "l4", "--compilation-config.mode", "3"), "dragoman calibrate"),
-        (("serve", "sim", "--swap-space", "4"), "no such flag any more"),
+        (("simulate", "poisson", "--swap-space", "4"), "no such flag any more"),
     ],
 )
 def test_unsupported_vllm_flag_is_rejected_with_reason(
@@ -154,24 +153,23 @@ def test_explained_flags_have_one_reason_each() -> None:
     assert len(flags) == len(set(flags))
 
 
+def test_serve_flag_is_found_by_alias_and_unique_beginning() -> None:
+    by_alias = find_serve_flag("-tp")
+    assert by_alias is not None
+    assert by_alias is find_serve_flag("--tensor-parallel-size")
+    assert by_alias is find_serve_flag("--tensor-par")
+    assert find_serve_flag("--data-parallel") is None, "several options begin like this"
+    assert find_serve_flag("--no-such-thing") is None
+
+
 @pytest.mark.vllm
 @pytest.mark.filterwarnings("ignore")
-def test_flag_list_matches_installed_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    from importlib import import_module
-
+def test_serve_flags_match_installed_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     vllm = pytest.importorskip("vllm")
     if not str(vllm.__version__).startswith("0.33.0"):
         pytest.skip("the list is of vLLM 0.33.0")
-    platform: Any = import_module("vllm.platforms.cpu").CpuPlatform()
-    monkeypatch.setattr(
-        import_module("vllm.platforms"), "current_platform", platform, raising=False
+    listed = sorted(
+        " ".join((*flag.names, *([] if flag.arity == "1" else [flag.arity])))
+        for flag in load_serve_flags()
     )
-    monkeypatch.setattr(
-        import_module("vllm.config.device"), "current_platform", platform, raising=False
-    )
-    arguments = import_module("vllm.engine.arg_utils").AsyncEngineArgs
-    parser = arguments.add_cli_args(
-        import_module("vllm.utils.argparse_utils").FlexibleArgumentParser()
-    )
-    listed = {flag for action in parser._actions for flag in action.option_strings}
-    assert listed - {"-h", "--help"} == set(read_flags())
+    assert listed == list_serve_flags(monkeypatch)

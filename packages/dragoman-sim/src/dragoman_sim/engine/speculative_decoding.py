@@ -20,6 +20,19 @@ cache of their own.
 """
 
 
+_IGNORED = """
+    enforce_eager quantization moe_backend attention_backend kv_cache_dtype max_model_len revision
+    code_revision index_share_for_mtp_iteration disable_padded_drafter_batch
+    disable_eagle_block_drop disable_lookahead_block_hashes draft_lm_head_quantization
+    use_local_argmax_reduction use_heterogeneous_vocab parallel_drafting draft_load_config
+    rejection_sample_method draft_sample_method tensor_parallel_size
+    suffix_decoding_max_tree_depth suffix_decoding_max_cached_requests
+    suffix_decoding_max_spec_factor suffix_decoding_min_token_prob
+"""
+IGNORED_FIELDS = frozenset(_IGNORED.split())
+"""Fields of vLLM that change the drafts or their cost, but not which are scheduled."""
+
+
 DEFAULT_RATES = (0.75, 0.6, 0.5)
 """Acceptance rates of the first three positions: an assumption, in the range that
 EAGLE-3 reaches in chats.
@@ -39,6 +52,9 @@ class SpeculativeConfig(Struct, frozen=True, forbid_unknown_fields=True):
     draft_tensor_parallel_size: int | None = None
 
     def __post_init__(self) -> None:
+        if self.method.endswith("_mtp"):
+            # Former names, one for each model: vLLM replaces them too.
+            msgspec.structs.force_setattr(self, "method", "mtp")
         if self.method not in NGRAM_METHODS | MODEL_METHODS:
             methods = ", ".join(sorted(NGRAM_METHODS | MODEL_METHODS))
             raise ValueError(f"method {self.method!r} is not simulated; use one of {methods}")

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import click
+import msgspec
 
 from dragoman_cli import Command, CommandArgument, CommandOption, print_error
-from dragoman_cli.entry_points import find_entry_points
 
+from ..launch.engine_spec import EngineSpec, TranslatedArguments
 from ..settings import FIELDS, SettingField, Settings, SettingsError, load_settings
+from ..settings.engine_settings import load_declarations
 from .serve import run_server
 
 RunServer = Callable[[Settings, Callable[[str], None], Callable[[], Settings]], int]
@@ -24,11 +27,10 @@ Arguments: the settings, a function that prints a line, and one that reads the s
     again for a reload.
 """
 
-FOREIGN_FLAGS = "dragoman.foreign_flags"
-"""The entry point group in which a package explains flags of other servers that its
-engine does not have, before `foreign_flags` does. The name is the engine's, the object
-an `ExplainOption` of `dragoman_cli`.
-"""
+_NOTICES = "dragoman.notices"
+"""Where click's context has the notices of the translated arguments."""
+
+HELP_FLAGS = ("-h", "--help")
 
 EPILOG = (
     "Examples:\n\n\b\n"
@@ -53,11 +55,13 @@ def build_serve_command(
     """
 
     def serve(**values: object) -> None:
+        notices: tuple[str, ...] = click.get_current_context().meta.get(_NOTICES, ())
         try:
             options = _read_options(values)
 
             def read_settings() -> Settings:
-                return load_settings(options, environment, overrides)
+                settings = load_settings(options, environment, overrides)
+                return msgspec.structs.replace(settings, notices=notices)
 
             code = run(read_settings(), click.echo, read_settings)
         except SettingsError as error:
@@ -65,14 +69,73 @@ def build_serve_command(
             code = 2
         raise click.exceptions.Exit(code)
 
-    return Command(
+    return ServeCommand(
         "serve",
+        environment=environment,
         params=[parameter for field in FIELDS for parameter in _build_parameters(field)],
         callback=serve,
         help="Serve a model over HTTP.",
         epilog=EPILOG,
         explain_option=_explain_option,
     )
+
+
+class ServeCommand(Command):
+    """The command `serve`, whose arguments may be those of a server that the engine of
+    MODEL simulates.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        environment: Mapping[str, str],
+        **settings: Any,  # noqa: ANN401 - click's
+    ) -> None:
+        super().__init__(name, **settings)
+        self._environment = environment
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            translated = self._translate(args)
+        except ValueError as error:
+            ctx.fail(str(error))
+        if translated is None:
+            return super().parse_args(ctx, args)
+        ctx.meta[_NOTICES] = translated.notices
+        return super().parse_args(ctx, list(translated.arguments))
+
+    def _translate(self, arguments: list[str]) -> TranslatedArguments | None:
+        """Translate the arguments, if the engine of MODEL does; else return None."""
+        flags = {
+            flag: not (isinstance(option, click.Option) and option.is_flag)
+            for option in self.params
+            for flag in (*option.opts, *option.secondary_opts)
+            if flag.startswith("-")
+        } | dict.fromkeys(HELP_FLAGS, False)
+        for declaration in load_declarations():
+            if not isinstance(declaration, EngineSpec) or declaration.translate_arguments is None:
+                continue
+            place = _find_model(arguments, declaration.name, flags)
+            if place is not None:
+                others = (*arguments[:place], *arguments[place + 1 :])
+                return declaration.translate_arguments(
+                    (arguments[place], *others), flags, self._environment
+                )
+        return None
+
+
+def _find_model(arguments: Sequence[str], engine: str, flags: Mapping[str, bool]) -> int | None:
+    """Return the index of MODEL if it names the engine; None if not.
+
+    flags: those of the command, with whether each takes a value.
+    """
+    for index, argument in enumerate(arguments):
+        if argument.partition(":")[0] == engine:
+            former = arguments[index - 1] if index else ""
+            if not flags.get(former.replace("_", "-"), False):
+                return index
+    return None
 
 
 def _read_options(values: Mapping[str, object]) -> dict[str, object]:
@@ -146,13 +209,6 @@ def _build_help(field: SettingField) -> str:
 def _explain_option(
     command: str, arguments: Sequence[str], own_flags: frozenset[str]
 ) -> str | None:
-    """Explain an unknown option: first by the package of MODEL's engine."""
-    engines = {argument.partition(":")[0] for argument in arguments}
-    for point in find_entry_points(FOREIGN_FLAGS):
-        if point.name in engines:
-            explanation: str | None = point.load()(command, arguments, own_flags)
-            if explanation is not None:
-                return explanation
     from .foreign_flags import explain_serve_flag  # noqa: PLC0415 - only after a mistake
 
     return explain_serve_flag(command, arguments, own_flags)

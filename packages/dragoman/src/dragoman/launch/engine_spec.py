@@ -140,6 +140,18 @@ class CapabilityRange(Struct, frozen=True):
     most: Capabilities
 
 
+class TranslatedArguments(Struct, frozen=True):
+    """Arguments of `dragoman serve` for those of another server.
+
+    Attributes:
+        arguments: The arguments.
+        notices: What has no effect, and why; logged at the start.
+    """
+
+    arguments: tuple[str, ...]
+    notices: tuple[str, ...] = ()
+
+
 class EngineSpec(EngineDeclaration, frozen=True, kw_only=True):
     """An engine. See also `EngineDeclaration`.
 
@@ -166,6 +178,10 @@ class EngineSpec(EngineDeclaration, frozen=True, kw_only=True):
             for the usual advice.
         simulates: What it simulates, such as `vLLM 0.33.0`, for the greeting.
         api_profile: The response format if the settings do not set it.
+        translate_arguments: Translates the arguments of `dragoman serve` for this engine,
+            which may be those of the server that it simulates. Arguments: MODEL and
+            the other arguments of the command line; the flags of the command, with whether each
+            takes a value; environment variables. It may raise ValueError.
         expand_instances: Makes the settings of each server from those with `instances`,
             for an engine of which a process can run several. It may raise ValueError.
         build_ports: Builds the ports of the servers, for an engine that controls them.
@@ -184,6 +200,9 @@ class EngineSpec(EngineDeclaration, frozen=True, kw_only=True):
     workers_advice: Callable[[str], str] | None = None
     simulates: str | None = None
     api_profile: Literal["openai", "vllm"] = "openai"
+    translate_arguments: (
+        Callable[[Sequence[str], Mapping[str, bool], Mapping[str, str]], TranslatedArguments] | None
+    ) = None
     expand_instances: Callable[[Settings], list[Settings]] | None = None
     build_ports: Callable[[Sequence[Settings], ssl.SSLContext | None], ServerPorts] | None = None
 

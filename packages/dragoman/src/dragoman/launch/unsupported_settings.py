@@ -1,4 +1,6 @@
-"""Warnings about settings that no configured engine supports."""
+"""Warnings about settings without an effect: those that no configured engine supports,
+and what the command line contains besides.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,12 @@ log = logging.getLogger(__name__)
 
 
 def warn_unsupported(settings: Settings) -> None:
-    """Warn about settings that no configured engine supports.
+    """Warn about settings without an effect.
 
     Raises:
         SettingsError: instead of a warning, with `--strict`.
     """
+    report_ignored(settings, settings.notices)
     entries = settings.models.entries
     kinds = [_parse_kind(settings.for_entry(entry).model) for entry in entries] or [
         _parse_kind(settings.model)

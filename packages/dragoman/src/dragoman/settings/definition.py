@@ -535,6 +535,8 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
 
     engine_settings: tuple[Struct, ...] = ()
     """The settings of installed engines, at most one struct of each of their types."""
+    notices: tuple[str, ...] = ()
+    """What the command line contains without an effect; logged at the start."""
 
     @property
     def is_multiprocess(self) -> bool:
