@@ -31,6 +31,7 @@ from dragoman_sim.engine.kv_events import (
 from dragoman_sim.engine.kv_publisher import (
     REPLAY_END,
     ReplayBuffer,
+    is_bound,
     offset_endpoint_port,
     parse_kv_events_config,
 )
@@ -200,6 +201,23 @@ def test_replay_buffer_returns_events_since_sequence_number():
     assert journal.since(3) == sent[3:]
     assert journal.since(0) == sent[2:]
     assert sent[1][0] == b"\x00\x00\x00\x00\x00\x00\x00\x01"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "bound"),
+    [
+        ("tcp://*:5557", True),
+        ("tcp://[::]:5557", True),
+        ("ipc:///tmp/events", True),
+        ("inproc://events", True),
+        ("tcp://127.0.0.1:5557", True),
+        ("tcp://localhost:5557", True),
+        ("tcp://10.0.0.7:5557", False),
+        ("tcp://epp.llm-d.svc.cluster.local:5557", False),
+    ],
+)
+def test_endpoint_of_other_host_is_connected_to(endpoint: str, bound: bool) -> None:
+    assert is_bound(endpoint) is bound
 
 
 @pytest.mark.parametrize(

@@ -90,13 +90,23 @@ def offset_endpoint_port(endpoint: str, rank: int) -> str:
     return f"{base}{colon}{int(port) + rank}" if colon and port.isdigit() else endpoint
 
 
+def is_bound(endpoint: str) -> bool:
+    """Whether an endpoint is bound; otherwise it is a subscriber's, to connect to. As in
+    vLLM, except that an address of this machine is bound.
+    """
+    if "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://")):
+        return True
+    host = endpoint.partition("://")[2].rpartition(":")[0]
+    return host in ("localhost", "0.0.0.0") or host.startswith("127.")
+
+
 class KvPublisher:
     """One rank's publisher; used on the event loop. A slow subscriber misses batches
     and may request a replay.
     """
 
     def __init__(self, config: KvEventsConfig, rank: int) -> None:
-        """Bind the sockets. Raises ValueError if zmq is missing or an endpoint is not
+        """Open the sockets. Raises ValueError if zmq is missing or an endpoint is not
         available.
         """
         try:
@@ -115,7 +125,9 @@ class KvPublisher:
         self._pub_socket: Any = zmq.Socket(self._context, zmq.PUB)
         try:
             self._pub_socket.set_hwm(config.hwm)
-            self._pub_socket.bind(offset_endpoint_port(config.endpoint, rank))
+            endpoint = offset_endpoint_port(config.endpoint, rank)
+            attach = self._pub_socket.bind if is_bound(endpoint) else self._pub_socket.connect
+            attach(endpoint)
             if config.replay_endpoint is not None:
                 router: Any = self._context.socket(zmq.ROUTER)
                 router.bind(offset_endpoint_port(config.replay_endpoint, rank))
