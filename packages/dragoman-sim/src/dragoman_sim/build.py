@@ -4,7 +4,9 @@ model's or another tokenizer.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from secrets import token_hex
 from uuid import uuid4
 
 import msgspec
@@ -29,6 +31,7 @@ from dragoman.prompts.tokenizer_info import load_tokenizer_info
 from dragoman.serving.clock import Clock
 from dragoman.settings import Settings
 
+from .engine.block_hashes import DEFAULT_SEED, BlockHasher
 from .engine.embedder import SimulatedVision, SimulatorEmbedder, find_image_token
 from .engine.engine import KvTransferSettings, SimulatorConfig, SimulatorEngine
 from .engine.fault_injection import parse_faults
@@ -99,7 +102,15 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
         replies=recorded_replies,
     )
     config = _build_config(settings, profile)
-    engine = SimulatorEngine(config, replies, vocab_size=tokenizer.vocab_size, unix_time=clock.now)
+    adapters = Adapters(tuple(read_adapter(text) for text in settings.lora_modules))
+    engine = SimulatorEngine(
+        config,
+        replies,
+        vocab_size=tokenizer.vocab_size,
+        unix_time=clock.now,
+        hasher=_build_hasher(simulator),
+        find_lora_path=adapters.find_path,
+    )
     embedder = SimulatorEmbedder(engine, simulator.sim_embedding_size)
     vision = None
     if simulator.sim_image_tokens:
@@ -129,7 +140,7 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
             stats_source=engine,
             cache=engine,
         ),
-        adapters=Adapters(tuple(read_adapter(text) for text in settings.lora_modules)),
+        adapters=adapters,
     )
 
 
@@ -139,6 +150,16 @@ def load_profile(settings: Settings, name: str) -> SimulatorProfile:
     if name and profile:
         raise ValueError("the profile is set twice: in MODEL and by --profile")
     return load(name or profile or DEFAULT_PROFILE)
+
+
+def _build_hasher(simulator: SimulatorSettings) -> BlockHasher:
+    """Build the hasher of blocks. Raises ValueError if its library is missing."""
+    algorithm = simulator.prefix_caching_hash_algo
+    seed = simulator.hash_seed or os.environ.get("PYTHONHASHSEED")
+    if seed is None:
+        # As in vLLM: with a known seed a client could find blocks that collide.
+        seed = token_hex(32) if algorithm.startswith("xxhash") else DEFAULT_SEED
+    return BlockHasher(algorithm, seed)
 
 
 def _load_tokenizer(path: Path) -> tuple[HfTokenizer, frozenset[int]]:

@@ -139,6 +139,22 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
         str,
         Option("Simulator", "KV offloading backend; only `native` is simulated."),
     ] = "native"
+    prefix_caching_hash_algo: Annotated[
+        Literal["sha256", "sha256_cbor", "xxhash", "xxhash_cbor", "sha256_cbor_64bit"],
+        Option(
+            "Simulator",
+            "Algorithm of vLLM that hashes the blocks of KV events; sha256_cbor_64bit is of vLLM "
+            "0.10.",
+        ),
+    ] = "sha256"
+    hash_seed: Annotated[
+        str | None,
+        Option(
+            "Simulator",
+            "Seed of these hashes, as vLLM's PYTHONHASHSEED, which it is by default.",
+            metavar="SEED",
+        ),
+    ] = None
     sim_mode: Annotated[
         Literal["random", "echo"],
         Option(

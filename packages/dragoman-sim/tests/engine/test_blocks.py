@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman_sim.engine.block_hashes import TokenContents, TracedContents, hash_root
+from dragoman_sim.engine.block_hashes import CacheKeys, TokenContents, TracedContents
 from dragoman_sim.engine.block_pool import (
     AllBlocksCleared,
     BlockCached,
@@ -107,9 +107,16 @@ def test_block_hashes_depend_on_prefix_and_root() -> None:
     assert one.get_block_hash(2) != other.get_block_hash(2), (
         "the tokens are the same, but not their prefix"
     )
-    salted = TokenContents(2, [1, 2], hash_root("lora", "salt"))
-    assert salted.get_block_hash(0) != one.get_block_hash(0)
-    assert hash_root("ab", "c") != hash_root("a", "bc")
+    keys = [
+        CacheKeys("lora", "/path", "salt"),
+        CacheKeys("lora", "/path"),
+        CacheKeys("lora", "/other", "salt"),
+        CacheKeys(salt="salt"),
+        CacheKeys(private="salt"),
+        CacheKeys("lora/", "path", "salt"),
+    ]
+    hashes = [TokenContents(2, [1, 2], each).get_block_hash(0) for each in keys]
+    assert len({one.get_block_hash(0), *hashes}) == len(keys) + 1
 
 
 def test_get_block_hash_of_partial_block_raises() -> None:

@@ -2,20 +2,32 @@
 hashes.
 
 A hash covers a full block and everything before it, so two sequences share a prefix
-exactly as far as their hashes agree. It also covers the images in the block. Everything
-else that keys and values depend on (adapter, cache salt) is part of the root, the
-parent of the first block.
+exactly as far as their hashes agree. It also covers whatever else keys and values depend
+on: the adapter, the images in the block, and for a first block the cache salt. Hashes are
+vLLM's (vllm/v1/core/kv_cache_utils.py), so that an index of another program, which hashes
+tokens itself, finds them.
 """
 
 from __future__ import annotations
 
-from array import array
+import pickle
 from collections.abc import Callable, MutableSequence, Sequence
-from functools import lru_cache
-from hashlib import blake2b
-from typing import Protocol
+from hashlib import sha256
+from importlib import import_module
+from typing import Literal, Protocol
+
+from msgspec import Struct
 
 from dragoman.core.prompt_images import PromptImage
+
+from .cbor import encode_cbor
+
+HashAlgorithm = Literal["sha256", "sha256_cbor", "xxhash", "xxhash_cbor", "sha256_cbor_64bit"]
+"""vLLM's `--prefix-caching-hash-algo`. sha256_cbor_64bit is of vLLM 0.10, whose hashes
+have 64 bits.
+"""
+DEFAULT_SEED = "vllm-none-hash"
+"""vLLM's seed of cryptographic hashes if PYTHONHASHSEED is not set."""
 
 
 class BlockContents(Protocol):
@@ -32,32 +44,91 @@ ImageKeys = tuple[tuple[str, int], ...]
 """The images in a block: the digest of each, and the offset of its first token from the
 start of the block.
 """
+ExtraKeys = tuple[tuple[str | int, ...], ...]
+"""What a block's hash covers besides its tokens, in vLLM's form and order."""
 
 
-def hash_block(parent: bytes, tokens: Sequence[int], images: ImageKeys = ()) -> bytes:
-    """Hash a block cryptographically: a collision would give one client another
-    client's cached prompt.
+class CacheKeys(Struct, frozen=True):
+    """What the keys and values of a whole request depend on besides its tokens.
+
+    lora: the adapter's name; empty without one.
+    lora_path: where its weights are.
+    salt: the request's cache salt.
+    private: a text that no other request has, for one that shares no block.
     """
-    digest = blake2b(array("q", tokens).tobytes(), digest_size=16, key=parent)
-    for image, offset in images:
-        digest.update(f"{image} {offset};".encode())
-    return digest.digest()
+
+    lora: str = ""
+    lora_path: str = ""
+    salt: str = ""
+    private: str = ""
+
+    def build_extra_keys(self, images: ImageKeys, *, is_first: bool) -> ExtraKeys | None:
+        """Build a block's extra keys; None if there are none. is_first: whether the block
+        begins the sequence.
+        """
+        keys: list[tuple[str | int, ...]] = []
+        if self.lora:
+            keys.append(("lora", self.lora, self.lora_path))
+        keys += (("mm", digest, offset) for digest, offset in images)
+        if is_first and self.salt:
+            keys.append(("cache_salt", self.salt))
+        if is_first and self.private:
+            keys.append(("private", self.private))
+        return tuple(keys) or None
 
 
-@lru_cache(maxsize=256)  # Nearly all requests have one of few salts and adapters.
-def hash_root(*keys: str) -> bytes:
-    """Hash the parent of a first block. keys: such as the adapter's name and the cache
-    salt.
+NO_KEYS = CacheKeys()
+
+
+class BlockHasher:
+    """Hashes blocks as vLLM does.
+
+    algorithm: see `HashAlgorithm`.
+    seed: vLLM's PYTHONHASHSEED. vLLM draws a secret one for xxhash, which is no
+        cryptographic hash.
     """
-    root = blake2b(digest_size=16)
-    for key in keys:
-        # JSON strings may contain unpaired surrogates. The length keeps ("ab", "c")
-        # apart from ("a", "bc").
-        encoded = key.encode("utf-8", "surrogatepass")
-        root.update(len(encoded).to_bytes(8, "little") + encoded)
-    return root.digest()
+
+    def __init__(self, algorithm: HashAlgorithm = "sha256", seed: str = DEFAULT_SEED) -> None:
+        """Raises ValueError if the library of the algorithm is missing."""
+        self._encode = encode_cbor if "cbor" in algorithm else _encode_pickle
+        self._digest = _import_xxhash() if algorithm.startswith("xxhash") else _digest_sha256
+        self._is_short = algorithm.endswith("_64bit")
+        self.root = self._hash(seed)
+        """The parent of every first block."""
+
+    def _hash(self, value: object) -> bytes:
+        digest = self._digest(self._encode(value))
+        return digest[-8:] if self._is_short else digest
+
+    def hash_block(
+        self, parent: bytes, tokens: Sequence[int], extra_keys: ExtraKeys | None = None
+    ) -> bytes:
+        """Hash a block cryptographically: a collision would give one client another
+        client's cached prompt.
+        """
+        named = int.from_bytes(parent, "big") if self._is_short else parent
+        return self._hash((named, tuple(tokens), extra_keys))
 
 
+def _encode_pickle(value: object) -> bytes:
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def _digest_sha256(data: bytes) -> bytes:
+    return sha256(data).digest()
+
+
+def _import_xxhash() -> Callable[[bytes], bytes]:
+    try:
+        digest: Callable[[bytes], bytes] = import_module("xxhash").xxh3_128_digest
+    except ImportError:
+        raise ValueError(
+            "--prefix-caching-hash-algo xxhash needs the library: pip install xxhash"
+        ) from None
+    return digest
+
+
+DEFAULT_HASHER = BlockHasher()
 BlockHashed = Callable[[bytes, bytes | None, Sequence[int], ImageKeys], None]
 
 
@@ -69,22 +140,33 @@ class TokenContents:
         first), its tokens and images.
     """
 
-    __slots__ = ("_block_size", "_hashes", "_images", "_on_hashed", "tokens")
+    __slots__ = (
+        "_block_size",
+        "_hasher",
+        "_hashes",
+        "_images",
+        "_keys",
+        "_on_hashed",
+        "tokens",
+    )
 
     def __init__(
         self,
         block_size: int,
         tokens: MutableSequence[int],
-        root: bytes = b"",
+        keys: CacheKeys = NO_KEYS,
         on_hashed: BlockHashed | None = None,
         images: Sequence[PromptImage] = (),
+        hasher: BlockHasher = DEFAULT_HASHER,
     ) -> None:
         self.tokens = tokens
         self._images = images
         self._on_hashed = on_hashed
         self._block_size = block_size
+        self._keys = keys
+        self._hasher = hasher
         # With the root in front, the entry at a block's index is its parent.
-        self._hashes = [root]
+        self._hashes = [hasher.root]
 
     def get_block_hash(self, index: int) -> bytes:
         for block in range(len(self._hashes) - 1, index + 1):
@@ -102,7 +184,8 @@ class TokenContents:
                 # As in vLLM's `extra_keys`: the placeholder ids of all images are the
                 # same; only digests differ.
                 images = tuple((image.digest.hex(), image.begin - begin) for image in present)
-            self._hashes.append(hash_block(parent, tokens, images))
+            extra_keys = self._keys.build_extra_keys(images, is_first=not block)
+            self._hashes.append(self._hasher.hash_block(parent, tokens, extra_keys))
             if self._on_hashed is not None:
                 # The root is not a block: as in vLLM's events, a first block has no
                 # parent.

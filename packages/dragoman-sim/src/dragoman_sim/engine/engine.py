@@ -29,7 +29,7 @@ from dragoman.core.simulated_engine import RankState, SimulationState
 from dragoman.core.token_engine import Failed, OutputCallback, TokenRequest
 from dragoman.engines.active_sequences import SHUTTING_DOWN, check_admission
 
-from .block_hashes import TokenContents, hash_root
+from .block_hashes import DEFAULT_HASHER, BlockHasher, CacheKeys, TokenContents
 from .block_pool import SimulatedBlockPool
 from .data_parallel_rank import DataParallelBalancer, DataParallelRank
 from .engine_core import EngineCore
@@ -178,9 +178,16 @@ class SimulatorEngine:
         *,
         vocab_size: int,
         unix_time: Callable[[], float],
+        hasher: BlockHasher = DEFAULT_HASHER,
+        find_lora_path: Callable[[str], str] = str,
     ) -> None:
-        """unix_time: returns Unix seconds, for the timestamps of KV events."""
+        """unix_time: returns Unix seconds, for the timestamps of KV events.
+        hasher: hashes the blocks of the prefix cache.
+        find_lora_path: returns where an adapter's weights are, which is part of hashes.
+        """
         self._unix_time = unix_time
+        self._hasher = hasher
+        self._find_lora_path = find_lora_path
         self._publishers: list[KvPublisher] = []
         self._notifier: KvNotifier | None = None
         self._config = config
@@ -434,11 +441,12 @@ class SimulatorEngine:
             # An array of C ints: one object per token would dominate the memory of a
             # stream.
             array("i", request.prompt),
-            hash_root(lora, request.cache_salt, private_key),
+            CacheKeys(lora, self._find_lora_path(lora), request.cache_salt, private_key),
             None
             if event_builder is None
             else partial(event_builder.add_hashed, lora=lora, salt=request.cache_salt),
             request.images,
+            self._hasher,
         )
         sequence = SimulatedSequence(
             request.id,
@@ -646,7 +654,9 @@ class SimulatorEngine:
         if len(prompt) < 2:
             return 0
         block_size = self._config.scheduler.block_size
-        contents = TokenContents(block_size, list(prompt), hash_root("", cache_salt, ""))
+        contents = TokenContents(
+            block_size, list(prompt), CacheKeys(salt=cache_salt), hasher=self._hasher
+        )
         probe = SimulatedSequence(
             "", num_prompt_tokens=len(prompt), max_tokens=1, contents=contents
         )

@@ -52,6 +52,11 @@ class Adapters:
     def __contains__(self, name: object) -> bool:
         return name in self._adapters
 
+    def find_path(self, name: str) -> str:
+        """Return the path of an adapter; empty if none is loaded under this name."""
+        adapter = self._adapters.get(name)
+        return "" if adapter is None else adapter.path
+
     async def load(self, adapter: Adapter, *, replace: bool = False) -> None:
         """Load an adapter.
 

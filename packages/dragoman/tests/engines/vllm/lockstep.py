@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.engines import tiny
-from dragoman_sim.engine.block_hashes import TokenContents, hash_root
+from dragoman_sim.engine.block_hashes import CacheKeys, TokenContents
 from dragoman_sim.engine.kv_offloading import HostTransfer, KvOffloading, OffloadingConfig
 from dragoman_sim.engine.scheduler import SimulatedScheduler
 from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
@@ -471,7 +471,9 @@ class Lockstep:
     def _add(self, request: CaseRequest) -> None:
         config = self._case.config
         contents = TokenContents(
-            config.block_size, request.prompt.copy(), hash_root(str(request.lora), request.salt)
+            config.block_size,
+            request.prompt.copy(),
+            CacheKeys(lora=str(request.lora), salt=request.salt),
         )
         self._sequences[request.id] = sequence = SimulatedSequence(
             request.id,
