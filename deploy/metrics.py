@@ -16,10 +16,12 @@ from dragoman.core.engine_stats import (
     CacheConfig,
     EngineStats,
     KvOffloadStats,
+    KvTransferStats,
     LoraState,
 )
 from dragoman.core.histogram import Histogram
 from dragoman.launch.multiprocess.metrics_hub import build_engine_families, build_worker_families
+from dragoman.pipeline.request_queue import RequestQueue
 from dragoman.serving.engine_metrics import EngineCollector
 from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.key_metrics import KeyMetrics
@@ -90,6 +92,7 @@ class _Model:
     is_idle = False
     is_up = True
     n_restarts = 0
+    queue = RequestQueue()
 
 
 class _Meters:
@@ -105,13 +108,15 @@ def build_full_stats() -> EngineStats:
     stats.kv_cache_usage = 0.0
     stats.cache = CacheConfig(16, 1, True)
     stats.lora = LoraState()
+    stats.kv_fetch_by_stage = {"x": 0}
+    sizes = Histogram(LENGTH_BUCKETS)
+    stats.kv_transfer = KvTransferStats(sizes, sizes, sizes, sizes, expired=0, late=0)
     stats.waiting_by_reason = stats.prompt_tokens_by_source = stats.cached_tokens_by_source = {
         "x": 0
     }
     stats.longest_choice = stats.request_preemptions = stats.request_computed_tokens = Histogram(
         LENGTH_BUCKETS
     )
-    sizes = Histogram(LENGTH_BUCKETS)
     stats.kv_offload = KvOffloadStats(0.0, 0.0, sizes, 0.0, 0.0, sizes, 0, 0.0, 0.0)
     stats.record_fault("x")
     return stats

@@ -199,6 +199,7 @@ def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorCon
             ),
             TransferCost(size, extra.bandwidth, extra.base_seconds),
             profile.hardware.tensor_parallel,
+            profile.model.layers or 1,
         )
     if simulator.kv_offloading_backend != "native":
         raise ValueError(

@@ -342,6 +342,88 @@ def test_greeting_contains_simulated_vllm_version():
     )
 
 
+async def put_simulator(sim: Twin, change: object) -> httpx2.Response:
+    async with sim.http() as client:
+        return await client.put("/dragoman/simulator", json=change)
+
+
+async def test_latency_can_be_changed_at_run_time():
+    async with twin(async_scheduling=False) as sim:
+        await sim.chat(max_tokens=3)
+        changed = await put_simulator(sim, {"latency": {"base": 2.5, "per_context_token": 0}})
+        await sim.chat(max_tokens=3, ignore_eos=True)
+        (state,) = (await sim.get("/dragoman/simulator")).json()["data"]
+        refused = [
+            await put_simulator(sim, {"latency": each}) for each in ({"base": 0}, {"none": 1})
+        ]
+    assert changed.status_code == 200
+    assert state["latency"]["base"] == 2.5
+    assert state["time_scale"] == 1000
+    assert min(state["ranks"][0]["step_seconds"][-2:]) >= 2.5
+    assert state["ranks"][0]["step_seconds"][0] < 2.5
+    assert [each.status_code for each in refused] == [400, 400]
+    assert "latency" in refused[1].text
+
+
+async def test_metrics_can_be_set_at_run_time():
+    values = {"running": 7, "waiting": 30, "kv_cache_usage": 0.5}
+    async with twin() as sim:
+        assert (await put_simulator(sim, {"metrics": values})).status_code == 200
+        scraped = await sim.get("/metrics")
+        (state,) = (await sim.get("/dragoman/simulator")).json()["data"]
+        assert (await put_simulator(sim, {"metrics": {"kv_cache_usage": 2}})).status_code == 400
+        await put_simulator(sim, {"metrics": {}})
+        restored = await sim.get("/metrics")
+    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+    assert [read(scraped, f"vllm:{name}") for name in names] == [7, 30, 0.5]
+    assert read(scraped, "vllm:num_requests_waiting_by_reason", reason="capacity") == 30
+    assert state["metrics"] == values
+    assert [read(restored, f"vllm:{name}") for name in names] == [0, 0, 0]
+
+
+async def test_share_of_requests_gets_random_errors():
+    plan = {"probability": 0.5, "errors": ["rate_limit", "model_not_found"]}
+    async with twin() as sim:
+        await put_faults(sim, plan)
+        first = await statuses(sim, 30)
+        await put_faults(sim, plan)
+        assert await statuses(sim, 30) == first, "the same plan and seed"
+        await put_faults(sim, {"errors": ["context_length"]})
+        answer = await sim.post("/v1/chat/completions", HELLO)
+        both = await put_faults(sim, {"errors": ["rate_limit"], "status": 500})
+        unknown = await put_faults(sim, {"errors": ["bad_luck"]})
+    assert set(first) == {200, 404, 429}
+    assert 5 < first.count(200) < 25
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert (both.status_code, unknown.status_code) == (400, 400)
+
+
+async def test_version_is_that_of_simulated_vllm():
+    async with twin() as sim:
+        assert (await sim.get("/version")).json() == {"version": "0.33.0"}
+
+
+async def test_full_queue_is_counted_as_rejection():
+    async with twin(max_num_seqs=1, max_queued_requests=1, time_scale=1.0) as sim:
+        running = [
+            asyncio.create_task(
+                sim.post("/v1/chat/completions", HELLO | {"max_tokens": 500, "ignore_eos": True})
+            )
+            for _ in range(6)
+        ]
+        done, pending = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        assert {each.result().status_code for each in done} == {503}
+        for each in pending:
+            each.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        scraped = await sim.get("/metrics")
+    count = read(scraped, "vllm:admission_rejections_total", reason="max_num_queued_reqs")
+    assert count is not None
+    assert count >= len(done)
+    assert read(scraped, "vllm:admission_rejections_total", reason="max_num_queued_tokens") == 0
+
+
 def test_tensor_parallel_size_unlike_profile_is_rejected():
     with pytest.raises(
         SettingsError,

@@ -126,6 +126,57 @@ def test_disconnect_cancels_transfer_and_frees_bandwidth() -> None:
     assert side.scheduler.pool.num_used == 2
 
 
+def test_fetches_are_counted_by_stage_and_observed() -> None:
+    side = Side()
+    waiting = sequence("w", [1] * 8, 3)
+    side.transfers.register(waiting, DECODE)
+    assert side.transfers.count_by_stage() == build_stages(1, 0, 0)
+    side.transfers.cancel(waiting, 0.0)
+    side.fetching("x", 1.0)
+    side.fetching("y", 1.0)
+    assert side.transfers.count_by_stage() == build_stages(0, 2, 0)
+    side.until(10.0)
+    assert side.transfers.count_by_stage() == build_stages(0, 0, 2)
+    side.scheduler.schedule()
+    assert side.transfers.count_by_stage() == build_stages(0, 0, 0)
+    stats = side.transfers.stats
+    assert stats.seconds.sum == pytest.approx(2 * 2.1)
+    assert stats.post_seconds.sum == 2 * 0.5
+    assert stats.sizes.sum == 2 * 80
+    assert stats.descriptors.sum == 2 * 2
+    assert (stats.expired, stats.late) == (0, 0)
+
+
+def build_stages(waiting: int, running: int, completed: int) -> dict[str, int]:
+    return {
+        "waiting_to_start": waiting,
+        "in_progress": running,
+        "completed_waiting": completed,
+    }
+
+
+def test_expired_lease_is_counted_and_release_is_late() -> None:
+    side = Side()
+    side.transfers.finish(side.prefilled(), LENGTH, 1.0)
+    side.until(31.0)
+    assert side.transfers.stats.expired == 1
+    assert not side.transfers.release("a", 32.0)
+    side.transfers.finish(side.prefilled("b"), LENGTH, 33.0)
+    assert side.transfers.release("b", 34.0)
+
+
+@pytest.mark.parametrize(
+    ("role", "counts_stages"), [("kv_producer", False), ("kv_consumer", True), ("kv_both", True)]
+)
+async def test_transferring_server_has_nixl_metrics(role: str, counts_stages: bool) -> None:
+    config = json.dumps({"kv_connector": "NixlConnector", "kv_role": role, "kv_port": 0})
+    async with twin(kv_transfer_config=config) as sim:
+        text = (await sim.get("/metrics")).text
+    assert 'vllm:nixl_num_kv_expired_reqs_total{engine="0",model_name="sim-model"} 0.0' in text
+    assert "vllm:nixl_xfer_time_seconds_bucket" in text
+    assert ("vllm:num_requests_kv_fetch_by_stage{" in text) is counts_stages
+
+
 def test_clear_releases_all_leases() -> None:
     side = Side()
     side.transfers.finish(side.prefilled(), LENGTH, 1.0)

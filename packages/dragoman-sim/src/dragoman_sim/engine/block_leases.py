@@ -43,12 +43,15 @@ class BlockLeases:
             self._fetching[id] = entry[1]
         return entry is not None
 
-    def release(self, id: str) -> None:
-        """Release a lease after the fetch or its cancellation. Idempotent."""
+    def release(self, id: str) -> bool:
+        """Release a lease after the fetch or its cancellation. Idempotent. Returns
+        whether there was one.
+        """
         entry = self._leases.pop(id, None)
         sequence = self._fetching.pop(id, None) if entry is None else entry[1]
         if sequence is not None:
             self._scheduler.release(sequence)
+        return sequence is not None
 
     def clear(self) -> None:
         """Free all leases, as a crash of the engine does."""

@@ -129,6 +129,8 @@ class DataParallelRank:
             # another instance has it or not.
             stats.external_cache_queries = stats.prefix_cache_queries - stats.prefix_cache_hits
             stats.external_cache_hits = self.transfers.num_fetched_tokens
+            stats.kv_transfer = self.transfers.stats
+            stats.kv_fetch_by_stage = self.transfers.count_by_stage()
         num_fetched = stats.external_cache_hits
         num_loaded = 0
         if scheduler.offloading is not None and self.core.host_link is not None:

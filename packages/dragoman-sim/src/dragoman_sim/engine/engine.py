@@ -25,7 +25,7 @@ from dragoman.core.engine_stats import EngineStats
 from dragoman.core.errors import EngineError, Overloaded, RequestError, Unsupported
 from dragoman.core.request import GenerateRequest
 from dragoman.core.request_checks import check_prompt
-from dragoman.core.simulated_engine import RankState, SimulationState
+from dragoman.core.simulated_engine import MetricOverrides, RankState, SimulationState
 from dragoman.core.token_engine import Failed, OutputCallback, TokenRequest
 from dragoman.engines.active_sequences import SHUTTING_DOWN, check_admission
 
@@ -47,7 +47,7 @@ from .offloading_settings import OffloadingSettings
 from .profile import RankLayout
 from .reply_generator import ReplyGenerator, parse_reply
 from .scheduler import SimulatedScheduler
-from .scheduler_config import SimulatedSchedulerConfig
+from .scheduler_config import VLLM_VERSION, SimulatedSchedulerConfig
 from .sequence import SimulatedSequence
 from .speculative_decoding import DraftAcceptance
 from .step_driver import StepDriver
@@ -95,13 +95,16 @@ _EXTRAS = frozenset({"lora", "reply", "fault", "data_parallel_rank"})
 
 
 class KvTransferSettings(Struct, frozen=True):
-    """Settings of disaggregated prefill and decode. tp_size: number of this instance's
-    devices.
+    """Settings of disaggregated prefill and decode.
+
+    tp_size: number of this instance's devices.
+    layers: of the model; a transfer moves each layer's part of a block by itself.
     """
 
     config: KvTransferConfig
     cost: TransferCost
     tp_size: int = 1
+    layers: int = 1
 
 
 class SimulatorConfig(Struct, frozen=True):
@@ -143,9 +146,8 @@ def build_capabilities(config: SimulatorConfig, vocab_size: int) -> Capabilities
     )
 
 
-def build_step_time(config: SimulatorConfig, rank: int) -> StepTime:
-    """Build the step time of a rank, with its own noise, in simulated seconds."""
-    seconds: StepTime = config.latency.compute_seconds
+def add_rank_noise(seconds: StepTime, config: SimulatorConfig, rank: int) -> StepTime:
+    """Add a rank's own noise to a step time."""
     return (
         add_noise(seconds, config.noise, np.random.default_rng([config.seed, rank]))
         if config.noise
@@ -209,6 +211,7 @@ class SimulatorEngine:
         self._down_reason: str | None = "the engine is not running"
         self._sleep_level = 0
         self._paused = False
+        self._overrides = MetricOverrides()
         self._capabilities = build_capabilities(config, vocab_size)
 
     @property
@@ -218,6 +221,10 @@ class SimulatorEngine:
     @property
     def max_model_len(self) -> int:
         return self._max_model_len
+
+    @property
+    def simulated_version(self) -> str:
+        return VLLM_VERSION
 
     def get_faults(self) -> str:
         """Return the active fault plan as JSON text."""
@@ -259,6 +266,8 @@ class SimulatorEngine:
             config.scheduler.block_size,
             config.scheduler.max_num_seqs,
             tuple(states),
+            msgspec.to_builtins(config.latency),
+            self._overrides,
         )
 
     def set_time_scale(self, time_scale: float) -> None:
@@ -277,6 +286,21 @@ class SimulatorEngine:
             raise Unsupported(message, param="time_scale")
         self._config = msgspec.structs.replace(self._config, time_scale=time_scale)
 
+    def set_latency(self, coefficients: dict[str, object]) -> None:
+        """Set coefficients of a step's duration, see
+        `core.control.Simulated.set_latency`.
+        """
+        merged = msgspec.to_builtins(self._config.latency) | coefficients
+        try:
+            latency = msgspec.convert(merged, LatencyModel)
+        except msgspec.ValidationError as error:
+            raise RequestError(f"latency: {error}", param="latency") from None
+        self._config = msgspec.structs.replace(self._config, latency=latency)
+
+    def set_metrics(self, overrides: MetricOverrides) -> None:
+        """Set values of metrics, see `core.control.Simulated.set_metrics`."""
+        self._overrides = overrides
+
     async def start(self) -> None:
         self._timers = timers = TimerQueue()
         transfer = self._config.kv_transfer
@@ -294,6 +318,8 @@ class SimulatorEngine:
                 ),
                 config.kv_connector_extra_config.lease_seconds / scale,
                 self._notifier.notify,
+                transfer.layers,
+                fetches=config.kv_role != "kv_producer",
             )
         self._recent_steps = []
         layout = self._config.ranks
@@ -307,9 +333,9 @@ class SimulatorEngine:
 
     def _on_fetched(self, id: str) -> None:
         """Release blocks after another instance reports that it fetched them."""
-        for rank in self._ranks:
-            if rank.transfers is not None:
-                rank.transfers.release(id, self._now())
+        transfers = [rank.transfers for rank in self._ranks if rank.transfers is not None]
+        if not any([each.release(id, self._now()) for each in transfers]):
+            transfers[0].num_late_notifications += 1
 
     def _build_rank(
         self, number: int, timers: TimerQueue, context: TransferContext | None
@@ -323,7 +349,7 @@ class SimulatorEngine:
         pool = SimulatedBlockPool(config.scheduler.num_gpu_blocks, record=publish is not None)
         recent_steps: deque[tuple[int, float]] = deque(maxlen=MAX_RECENT_STEPS)
         self._recent_steps.append(recent_steps)
-        simulated_seconds = build_step_time(config, number)
+        simulated_seconds = add_rank_noise(self._compute_seconds, config, number)
 
         def measure_step(load: StepLoad) -> float:
             seconds = simulated_seconds(load)
@@ -353,6 +379,10 @@ class SimulatorEngine:
             publish=publish,
             transfer_context=context,
         )
+
+    def _compute_seconds(self, load: StepLoad) -> float:
+        # The latency model too can change at any time.
+        return self._config.latency.compute_seconds(load)
 
     def _publish_cache_events(self, publisher: KvPublisher, events: list[KvEvent]) -> None:
         publisher.publish(self._unix_time(), events)
@@ -538,7 +568,7 @@ class SimulatorEngine:
         if fault.crash is not None:
             self.crash(fault.crash)
             raise EngineError(fault.message)
-        if fault.status is not None:
+        if fault.is_rejection:
             raise build_fault_error(fault)
         return fault
 
@@ -694,4 +724,15 @@ class SimulatorEngine:
         return tokens
 
     def stats(self) -> Sequence[EngineStats]:
-        return [rank.update_stats(self._sleep_level) for rank in self._ranks]
+        return [self._override(rank.update_stats(self._sleep_level)) for rank in self._ranks]
+
+    def _override(self, stats: EngineStats) -> EngineStats:
+        overrides = self._overrides
+        if overrides.running is not None:
+            stats.running = overrides.running
+        if overrides.waiting is not None:
+            stats.waiting = overrides.waiting
+            stats.waiting_by_reason = {"capacity": overrides.waiting, "deferred": 0}
+        if overrides.kv_cache_usage is not None:
+            stats.kv_cache_usage = overrides.kv_cache_usage
+        return stats

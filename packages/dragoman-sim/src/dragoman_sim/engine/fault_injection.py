@@ -6,13 +6,15 @@ The selection is deterministic. The engine injects the fault. A plan:
     - {request: 3, status: 429}     # the third request is rejected
     - {every: 10, cut_after: 7}     # every tenth stream is cut after 7 tokens
     - {probability: 0.05, hang: 5}  # 5% of requests hang for 5 seconds at first
+    - {probability: 0.1, errors: [rate_limit, server_error]}  # 10% fail in one of two ways
     - {request: 50, crash: 10}      # the engine crashes, and restarts after 10 s
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from types import MappingProxyType
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -27,6 +29,27 @@ Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(ge=0, le=3600)]
 
 
+ErrorName = Literal[
+    "rate_limit",
+    "invalid_api_key",
+    "context_length",
+    "server_error",
+    "invalid_request",
+    "model_not_found",
+]
+"""An error of OpenAI's API; the names are those of llm-d-inference-sim."""
+_ERRORS = MappingProxyType(
+    {
+        "rate_limit": Fail(429, code="rate_limit_exceeded"),
+        "invalid_api_key": Fail(401, code="invalid_api_key"),
+        "context_length": Fail(400, code="context_length_exceeded", param="messages"),
+        "server_error": Fail(500),
+        "invalid_request": Fail(400, code="invalid_request_error"),
+        "model_not_found": Fail(404, code="model_not_found", param="model"),
+    }
+)
+
+
 class Fault(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A fault and the requests to which it applies; all requests if request, every and
     probability are None.
@@ -35,6 +58,7 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     every: applies to the requests whose number is a multiple of it.
     probability: share of requests to which it applies, 0 to 1.
     status: HTTP status with which the request is rejected.
+    errors: errors of which each request gets one, chosen at random.
     retry_after: seconds, for the `Retry-After` header of that response.
     hang: seconds without output before the first token.
     cut_after: number of tokens after which the connection is cut.
@@ -47,6 +71,7 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     every: Count | None = None
     probability: Annotated[float, Meta(ge=0, le=1)] | None = None
     status: Annotated[int, Meta(ge=400, le=599)] | None = None
+    errors: tuple[ErrorName, ...] = ()
     message: str = "This is an injected fault."
     retry_after: Seconds | None = None
     hang: Seconds | None = None
@@ -57,14 +82,22 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     def __post_init__(self) -> None:
         if not self.kinds:
             raise ValueError(
-                "a fault needs at least one of status, hang, cut_after, fail_after and crash"
+                "a fault needs at least one of status, errors, hang, cut_after, fail_after and "
+                "crash"
             )
+        if self.status is not None and self.errors:
+            raise ValueError("a fault has either a status or errors")
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """Labels of the fault's kinds in metrics."""
-        effects = ("status", "hang", "cut_after", "fail_after", "crash")
-        return tuple(name for name in effects if getattr(self, name) is not None)
+        effects = ("status", "errors", "hang", "cut_after", "fail_after", "crash")
+        return tuple(name for name in effects if getattr(self, name) not in (None, ()))
+
+    @property
+    def is_rejection(self) -> bool:
+        """Whether the request is rejected."""
+        return self.status is not None or bool(self.errors)
 
     def matches(self, number: int, seed: int, index: int) -> bool:
         """Whether the fault applies to the request of this number. index: of this fault
@@ -102,12 +135,14 @@ class FaultPlan:
         if not self._faults:
             return None
         number = self._requests
-        hits = (
-            fault
-            for index, fault in enumerate(self._faults)
-            if fault.matches(number, self._seed, index)
-        )
-        return next(hits, None)
+        for index, fault in enumerate(self._faults):
+            if fault.matches(number, self._seed, index):
+                if len(fault.errors) > 1:
+                    drawn = KeyedRandom("error", self._seed, index, number).random()
+                    chosen = fault.errors[int(drawn * len(fault.errors))]
+                    return msgspec.structs.replace(fault, errors=(chosen,))
+                return fault
+        return None
 
 
 def parse_faults(value: object) -> tuple[Fault, ...]:
@@ -170,6 +205,8 @@ def _parse_request_fault(text: str) -> Fault:
 
 
 def build_fault_error(fault: Fault) -> Exception:
-    """Build the error of a fault that has a status."""
-    assert fault.status is not None
-    return build_error(Fail(fault.status, fault.message, retry_after=fault.retry_after))
+    """Build the error of a fault that rejects the request."""
+    fail = _ERRORS[fault.errors[0]] if fault.errors else Fail(fault.status or 500)
+    return build_error(
+        msgspec.structs.replace(fail, message=fault.message, retry_after=fault.retry_after)
+    )

@@ -15,7 +15,9 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
+from dragoman.core.engine_stats import KvTransferStats
 from dragoman.core.events import FinishReason
+from dragoman.core.histogram import Histogram
 from dragoman.core.token_engine import Ended, Failed
 
 from .block_leases import BlockLeases
@@ -25,17 +27,26 @@ from .scheduler_output import RemoteFetch
 from .sequence import SimulatedSequence
 from .transfer_params import KvAddress, KvTransferParams, build_transfer_params
 
+_POST_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0)
+_SIZE_BUCKETS = tuple(2 ** (10 + power) for power in range(1, 25, 2))
+_DESCRIPTOR_BUCKETS = (*(10, 20, 30, 50, 75, 100, 200, 400, 1000, 2000, 4000, 10000, 20000, 50000),)
+"""Buckets of vLLM's histograms (nixl/stats.py)."""
+
 
 class TransferContext(Struct, frozen=True):
     """Transfer settings of an instance.
 
     report: notifies the named instance that its blocks are no longer needed.
+    layers: parts of a block that are transferred by themselves.
+    fetches: whether the instance fetches blocks of others.
     """
 
     address: KvAddress
     cost: TransferCost
     lease_seconds: float
     report: Callable[[KvTransferParams], None]
+    layers: int = 1
+    fetches: bool = True
 
 
 class KvTransfers:
@@ -62,15 +73,47 @@ class KvTransfers:
         """Parameters of sequences with a remote prompt, until its instance was notified
         that it may free the blocks.
         """
-        self._fetching: dict[str, SimulatedSequence] = {}
+        self._fetching: dict[str, RemoteFetch] = {}
+        self._began: dict[str, float] = {}
+        """Start of each transfer, by its sequence."""
         self._link_timer_at: float | None = None
         self.num_fetched_tokens = 0
         """Prompt tokens requested from other instances since the start."""
+        self.num_late_notifications = 0
+        self._num_expired = 0
+        self._seconds = Histogram(_POST_BUCKETS[1:])
+        self._post_seconds = Histogram(_POST_BUCKETS)
+        self._sizes = Histogram(_SIZE_BUCKETS)
+        self._descriptors = Histogram(_DESCRIPTOR_BUCKETS)
 
     @property
     def num_leased(self) -> int:
         """Number of sequences whose blocks are leased."""
         return len(self._leases)
+
+    @property
+    def stats(self) -> KvTransferStats:
+        """The transfers since the start."""
+        return KvTransferStats(
+            self._seconds,
+            self._post_seconds,
+            self._sizes,
+            self._descriptors,
+            self._num_expired,
+            self.num_late_notifications,
+        )
+
+    def count_by_stage(self) -> dict[str, int] | None:
+        """Count the waiting sequences with a remote prompt by vLLM's names of stages;
+        None if the instance fetches nothing.
+        """
+        if not self._context.fetches:
+            return None
+        return {
+            "waiting_to_start": len(self._sources) - len(self._fetching),
+            "in_progress": len(self._fetching),
+            "completed_waiting": self._scheduler.num_fetched_waiting,
+        }
 
     def register(self, sequence: SimulatedSequence, params: KvTransferParams) -> None:
         """Register a sequence's parameters before it is queued."""
@@ -91,12 +134,14 @@ class KvTransfers:
             self._report(fetch.sequence)
             return
         self.num_fetched_tokens += fetch.num_tokens
-        self._fetching[fetch.sequence.id] = fetch.sequence
+        self._fetching[fetch.sequence.id] = fetch
+        self._began[fetch.sequence.id] = at
         self._link.begin(fetch.sequence.id, fetch.num_tokens, at)
         self._schedule_link()
 
     def cancel(self, sequence: SimulatedSequence, at: float) -> None:
         """Cancel the transfer of an ended sequence."""
+        self._began.pop(sequence.id, None)
         if self._fetching.pop(sequence.id, None) is not None:
             self._link.cancel(sequence.id, at)
             self._schedule_link()
@@ -126,14 +171,15 @@ class KvTransfers:
             last, kv_transfer_params=msgspec.json.encode(params).decode()
         )
 
-    def release(self, id: str, at: float) -> None:
+    def release(self, id: str, at: float) -> bool:
         """Release a lease after another instance has fetched its blocks or cancelled
-        the fetch. Idempotent.
+        the fetch. Idempotent. Returns whether there was one.
         """
         # A sequence may be waiting for these blocks while no step is running whose end
         # would schedule it.
-        self._leases.release(id)
+        found = self._leases.release(id)
         self._call_at(at, self._wake)
+        return found
 
     def clear(self) -> None:
         """Drop all leases and fetches."""
@@ -143,7 +189,8 @@ class KvTransfers:
             self._report(sequence)
 
     def _expire(self, at: float) -> None:
-        if self._leases.expire(at):
+        if expired := self._leases.expire(at):
+            self._num_expired += len(expired)
             self._call_at(at, self._wake)
 
     def _schedule_link(self) -> None:
@@ -158,11 +205,21 @@ class KvTransfers:
         if at == self._link_timer_at:
             self._link_timer_at = None
         for id in self._link.pop_completed(at):
-            sequence = self._fetching.pop(id)
+            fetch = self._fetching.pop(id)
+            sequence = fetch.sequence
+            self._observe(fetch, at)
             self._scheduler.complete_fetch(sequence)
             self._report(sequence)
             self._call_at(at, self._wake)
         self._schedule_link()
+
+    def _observe(self, fetch: RemoteFetch, at: float) -> None:
+        cost = self._context.cost
+        self._seconds.observe(at - self._began.pop(fetch.sequence.id))
+        self._post_seconds.observe(cost.base_seconds)
+        self._sizes.observe(fetch.num_tokens * cost.bytes_per_token)
+        blocks = -(-fetch.num_tokens // self._scheduler.config.block_size)
+        self._descriptors.observe(blocks * self._context.layers)
 
     def _report(self, sequence: SimulatedSequence) -> None:
         source = self._sources.pop(sequence, None)

@@ -149,6 +149,11 @@ class SimulatedScheduler:
         )
 
     @property
+    def num_fetched_waiting(self) -> int:
+        """Number of sequences whose prompt has been fetched, and that do not run yet."""
+        return len(self._ready_to_resume)
+
+    @property
     def num_running(self) -> int:
         return len(self._running)
 

@@ -131,6 +131,26 @@ class KvOffloadStats(Struct, frozen=True):
     write_usage: float
 
 
+class KvTransferStats(Struct, frozen=True):
+    """Transfers of KV blocks between instances since the start, as vLLM's NIXL connector
+    counts them.
+
+    seconds: duration of each transfer.
+    post_seconds: the part of it before the first byte.
+    sizes: bytes of each transfer.
+    descriptors: pieces of memory of each transfer.
+    expired: requests whose blocks no instance has fetched in time.
+    late: notifications of fetches that ended after that.
+    """
+
+    seconds: Histogram
+    post_seconds: Histogram
+    sizes: Histogram
+    descriptors: Histogram
+    expired: int
+    late: int
+
+
 class EngineStats:
     """Counters since the start and current gauges of one engine core, in seconds and
     tokens.
@@ -140,6 +160,9 @@ class EngineStats:
     waiting_by_reason, prompt_tokens_by_source, cached_tokens_by_source: None if the
         engine does not tell them apart.
     kv_offload: None without a second tier of the KV cache.
+    kv_transfer: None without transfers between instances.
+    kv_fetch_by_stage: waiting requests whose blocks another instance has, by the stage
+        of the fetch; None for an instance that fetches none.
     drafts, draft_tokens, accepted_tokens, accepted_by_position: counters of speculative
         decoding; None without it.
     longest_choice, request_preemptions, request_computed_tokens: None if the engine
@@ -171,6 +194,8 @@ class EngineStats:
         self.prompt_tokens_by_source: dict[str, int] | None = None
         self.cached_tokens_by_source: dict[str, int] | None = None
         self.kv_offload: KvOffloadStats | None = None
+        self.kv_transfer: KvTransferStats | None = None
+        self.kv_fetch_by_stage: dict[str, int] | None = None
         self.longest_choice: Histogram | None = None
         self.request_preemptions: Histogram | None = None
         self.request_computed_tokens: Histogram | None = None

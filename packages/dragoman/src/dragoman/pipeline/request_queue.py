@@ -199,6 +199,8 @@ class RequestQueue:
         # In the order in which they were passed to the engine.
         self._dispatched: dict[QueuedRequest, None] = {}
         self._fast_rejections = 0
+        self.rejections = {"max_num_queued_reqs": 0, "max_num_queued_tokens": 0}
+        """Number of rejected requests, by vLLM's name of the limit."""
         self._window = MIN_WINDOW
         self._capacity: int | None = None
         """Measured maximum of running requests, below `slots` if the engine's memory is
@@ -218,6 +220,7 @@ class RequestQueue:
         """
         if self._fast_rejections:
             self._fast_rejections -= 1
+            self.rejections["max_num_queued_reqs"] += 1
             raise QueueFull("The request queue is full; retry later.")
         self._find_victims(share, 1)
 
@@ -449,9 +452,11 @@ class RequestQueue:
             )
             if greedy is None or others[greedy][unit] / greedy.weight <= own_load[unit - 1]:
                 if unit == 2:
+                    self.rejections["max_num_queued_tokens"] += 1
                     raise Overloaded(
                         f"{self.waiting_tokens} tokens of prompts are already queued; retry later."
                     )
+                self.rejections["max_num_queued_reqs"] += 1
                 raise QueueFull(f"{self._n_pending} requests are already queued; retry later.")
             remaining = others[greedy]
             # The owner's last waiting request, which it would serve last.

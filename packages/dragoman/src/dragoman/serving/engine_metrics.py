@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from ..core.engine_stats import EngineStats, KvOffloadStats
+from ..core.engine_stats import EngineStats, KvOffloadStats, KvTransferStats
 from ..core.histogram import Histogram
 from ..pipeline.served_model import ServedModel
 
@@ -38,6 +38,13 @@ def _read_offload(read: Callable[[KvOffloadStats], T]) -> Callable[[EngineStats]
     the engine has no such tier.
     """
     return lambda stats: None if stats.kv_offload is None else read(stats.kv_offload)
+
+
+def _read_transfer(read: Callable[[KvTransferStats], T]) -> Callable[[EngineStats], T | None]:
+    """Build a function that reads a value of the transfers between instances; None if
+    the engine has none.
+    """
+    return lambda stats: None if stats.kv_transfer is None else read(stats.kv_transfer)
 
 
 _GAUGES: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = (
@@ -114,6 +121,26 @@ _COUNTERS: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = 
         _read_offload(lambda offload: offload.failed_stores),
     ),
     (
+        "nixl_num_failed_transfers",
+        "Fetches of blocks that failed; simulated ones do not.",
+        _read_transfer(lambda _: 0),
+    ),
+    (
+        "nixl_num_failed_notifications",
+        "Notifications of fetches that failed; simulated ones do not.",
+        _read_transfer(lambda _: 0),
+    ),
+    (
+        "nixl_num_kv_expired_reqs",
+        "Requests whose blocks no instance has fetched in time.",
+        _read_transfer(lambda transfer: transfer.expired),
+    ),
+    (
+        "nixl_num_notifications_after_expiry",
+        "Notifications of fetches that ended after that.",
+        _read_transfer(lambda transfer: transfer.late),
+    ),
+    (
         "mm_cache_queries",
         "Media looked up in the cache of their inputs.",
         lambda stats: stats.mm_cache_queries,
@@ -156,6 +183,12 @@ _SPLIT_GAUGES: tuple[
         "reason",
         "The same by reason.",
         lambda stats: stats.waiting_by_reason,
+    ),
+    (
+        "num_requests_kv_fetch_by_stage",
+        "stage",
+        "Waiting requests whose blocks another instance has.",
+        lambda stats: stats.kv_fetch_by_stage,
     ),
 )
 
@@ -251,6 +284,26 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineStats], Histogram | None]], .
         "Bytes of a store.",
         _read_offload(lambda offload: offload.store_sizes),
     ),
+    (
+        "nixl_xfer_time_seconds",
+        "Duration of a fetch of blocks.",
+        _read_transfer(lambda transfer: transfer.seconds),
+    ),
+    (
+        "nixl_post_time_seconds",
+        "The part of it before the first byte.",
+        _read_transfer(lambda transfer: transfer.post_seconds),
+    ),
+    (
+        "nixl_bytes_transferred",
+        "Bytes of a fetch.",
+        _read_transfer(lambda transfer: transfer.sizes),
+    ),
+    (
+        "nixl_num_descriptors",
+        "Pieces of memory of a fetch.",
+        _read_transfer(lambda transfer: transfer.descriptors),
+    ),
 )
 
 
@@ -323,7 +376,20 @@ class EngineCollector(Collector):
             "dragoman:faults", "Injected faults.", labels=(*LABELS, "kind")
         )
         yield from _build_parts(faults, cores, lambda stats: stats.faults)
+        yield from self._build_rejections()
         yield from _build_infos(cores, self._now())
+
+    def _build_rejections(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "vllm:admission_rejections",
+            "Requests that a limit of the queue has rejected.",
+            labels=("model_name", "reason"),
+        )
+        for model, _ in self._meters:
+            for reason, count in model.queue.rejections.items():
+                family.add_metric((model.name, reason), count)
+        if family.samples:
+            yield family
 
 
 def _build_samples(

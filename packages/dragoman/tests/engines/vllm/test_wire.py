@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Generator
 from importlib import import_module
 from typing import Any
@@ -66,13 +68,8 @@ def test_kv_cache_spec_kind_exists_in_vllm() -> None:
     assert msgspec.to_builtins(batch())[1][0]["kv_cache_spec_kind"] in kinds
 
 
-LEFT_OUT = {
-    "vllm:admission_rejections",
-    *(f"vllm:estimated_{part}_per_gpu" for part in ("flops", "read_bytes", "write_bytes")),
-}
-"""Rejections at vLLM's own queue limits, which the simulator does not have, and metrics
-of a real GPU.
-"""
+LEFT_OUT = {f"vllm:estimated_{part}_per_gpu" for part in ("flops", "read_bytes", "write_bytes")}
+"""Metrics of a real GPU."""
 
 
 @pytest.mark.usefixtures("events")
@@ -98,3 +95,32 @@ async def test_metrics_include_all_vllm_metrics_and_labels() -> None:
                 assert set(sample.labels) in [set(other.labels) for other in ours[name].samples], (
                     name
                 )
+
+
+@pytest.mark.usefixtures("events")
+async def test_metrics_include_all_of_vllm_nixl_connector() -> None:
+    stats = import_module("vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats")
+    names = set(re.findall(r'name="(vllm:nixl_\w+)"', inspect.getsource(stats)))
+    config = '{"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_port": 0}'
+    async with twin(kv_transfer_config=config) as sim:
+        parse = import_module("prometheus_client.parser").text_string_to_metric_families
+        ours = {family.name: family for family in parse((await sim.get("/metrics")).text)}
+    assert len(names) == 8
+    assert names == {name for name in ours if name.startswith("vllm:nixl")}
+    stages = {
+        sample.labels["stage"] for sample in ours["vllm:num_requests_kv_fetch_by_stage"].samples
+    }
+    assert stages == set(import_module("vllm.v1.metrics.stats").KV_FETCH_STAGES)
+
+
+@pytest.mark.usefixtures("events")
+async def test_admission_reasons_and_version_are_those_of_vllm() -> None:
+    reasons = import_module("vllm.v1.metrics.loggers").ADMISSION_REASONS
+    async with twin() as sim:
+        text = (await sim.get("/metrics")).text
+        version = (await sim.get("/version")).json()
+    for reason in reasons:
+        assert (
+            f'vllm:admission_rejections_total{{model_name="sim-model",reason="{reason}"}}' in text
+        )
+    assert version == {"version": import_module("vllm").__version__.partition("+")[0]}

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from ...core.engine_control import EngineControl, PauseMode
 from ...core.errors import NotFound, PermissionDenied, RequestError, Unsupported
 from ...core.scriptable_engine import Scriptable
-from ...core.simulated_engine import SimulationState
+from ...core.simulated_engine import MetricOverrides, SimulationState
 from ...dialects.request_body import check_text, translate_error
 from ...pipeline.lora_adapters import Adapter
 from ..api_description import MODEL, TEXT, ApiResponse, Query, response
@@ -223,7 +223,7 @@ def build_routes(port_controller: PortController | None) -> Sequence[Route]:
         ("PUT", "POST"),
         "/dragoman/simulator",
         change_simulation,
-        "Change the speed of simulated time",
+        "Change the speed, the latency or the metrics of simulated models",
         response(SimulatedModels),
         bodies=(SimulationChange,),
         tag="Simulation",
@@ -539,13 +539,17 @@ async def show_simulation(http: HttpRequest) -> JsonResponse | Responder:
 
 
 class SimulationChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """A change of the speed of simulated time.
+    """A change of simulated models. What is None stays as it is.
 
     time_scale: speed of simulated time; 10 is ten times as fast.
+    latency: coefficients of a step's duration; the others stay as they are.
+    metrics: values of metrics in place of the simulated state; {} is the state again.
     model: the affected model; None means all simulated models.
     """
 
-    time_scale: Annotated[float, Meta(ge=0.001, le=1_000_000)]
+    time_scale: Annotated[float, Meta(ge=0.001, le=1_000_000)] | None = None
+    latency: dict[str, object] | None = None
+    metrics: MetricOverrides | None = None
     model: str | None = None
 
 
@@ -561,7 +565,12 @@ async def change_simulation(http: HttpRequest) -> JsonResponse | Responder:
     if not simulations:
         raise NotFound("No model of this server is simulated.", code="unsupported_endpoint")
     for simulation in simulations:
-        simulation.set_time_scale(change.time_scale)
+        if change.time_scale is not None:
+            simulation.set_time_scale(change.time_scale)
+        if change.latency is not None:
+            simulation.set_latency(change.latency)
+        if change.metrics is not None:
+            simulation.set_metrics(change.metrics)
     return await show_simulation(http)
 
 

@@ -111,8 +111,14 @@ async def live(_: HttpRequest) -> JsonResponse | Responder:
     return JsonResponse(b"")
 
 
-async def show_version(_: HttpRequest) -> JsonResponse | Responder:
-    return JsonResponse(msgspec.json.encode({"version": VERSION}))
+async def show_version(http: HttpRequest) -> JsonResponse | Responder:
+    """Show the version: of a simulated server the one that clients expect of it."""
+    simulated = (
+        model.simulation.simulated_version
+        for model in http.service.models
+        if model.simulation is not None
+    )
+    return JsonResponse(msgspec.json.encode({"version": next(simulated, VERSION)}))
 
 
 class NotReady(Struct, frozen=True):
