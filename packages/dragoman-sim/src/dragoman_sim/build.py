@@ -180,7 +180,10 @@ def _load_tokenizer(path: Path) -> tuple[HfTokenizer, frozenset[int]]:
 
 def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorConfig:
     simulator = settings.of(SimulatorSettings)
+    profile = _convert_kv_cache(simulator, profile)
     scheduler = build_scheduler_config(settings, profile)
+    if scheduler.kv_cache_groups:
+        _check_grouped(settings, profile)
     kv_transfer = None
     offloading = None
     faults = ()
@@ -268,6 +271,26 @@ def read_ranks(settings: Settings, profile: SimulatorProfile) -> RankLayout:
     return msgspec.structs.replace(ranks, count=count)
 
 
+def _convert_kv_cache(simulator: SimulatorSettings, profile: SimulatorProfile) -> SimulatorProfile:
+    if simulator.disable_hybrid_kv_cache_manager:
+        profile = profile.join_kv_cache_groups()
+    return profile.convert_kv_cache(simulator.kv_cache_dtype or profile.model.kv_cache_dtype)
+
+
+def _check_grouped(settings: Settings, profile: SimulatorProfile) -> None:
+    """Check that nothing is set that needs one table of blocks per sequence."""
+    for flag, is_set in (
+        ("--kv-transfer-config", settings.kv_transfer_config is not None),
+        ("--kv-events-config", settings.kv_events_config is not None),
+        ("--kv-offloading-size", settings.of(SimulatorSettings).kv_offloading_size is not None),
+    ):
+        if is_set:
+            raise ValueError(
+                f"{flag} is not simulated with the several KV cache groups of profile "
+                f"{profile.name}; add --disable-hybrid-kv-cache-manager"
+            )
+
+
 def build_scheduler_config(
     settings: Settings, profile: SimulatorProfile
 ) -> SimulatedSchedulerConfig:
@@ -319,4 +342,7 @@ def build_scheduler_config(
         scheduler_reserve_full_isl=profile_config.scheduler_reserve_full_isl
         and simulator.scheduler_reserve_full_isl,
         watermark=profile_config.watermark if simulator.watermark is None else simulator.watermark,
+        prefix_cache_retention_interval=profile_config.prefix_cache_retention_interval
+        if simulator.prefix_cache_retention_interval is None
+        else simulator.prefix_cache_retention_interval,
     )

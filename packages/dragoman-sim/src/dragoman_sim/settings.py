@@ -117,6 +117,31 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             minimum=1,
         ),
     ] = None
+    kv_cache_dtype: Annotated[
+        str | None,
+        Option(
+            "Simulator",
+            "Number format of keys and values, such as fp8, which has twice the blocks.",
+            metavar="FORMAT",
+        ),
+    ] = None
+    disable_hybrid_kv_cache_manager: Annotated[
+        bool,
+        Option(
+            "Simulator",
+            "Keep all keys and values of layers with a sliding window too.",
+        ),
+    ] = False
+    prefix_cache_retention_interval: Annotated[
+        int | None,
+        Option(
+            "Simulator",
+            "Tokens between the prefixes that sliding windows and states keep cached, beside the "
+            "end of each prompt; 0 keeps no others.",
+            minimum=0,
+            metavar="TOKENS",
+        ),
+    ] = None
     sim_acceptance_rates: Annotated[
         str | None,
         Option(

@@ -28,8 +28,8 @@ _OFFLOADING = (
     "`dragoman serve sim` have this flag"
 )
 _CACHES = (
-    "caches other than of full attention are not simulated: every layer keeps all keys and values "
-    "of a request. Leave it out"
+    "this variant of the KV cache is not simulated: layers keep keys and values, of the whole "
+    "context or a window, or one state, as the profile says. Leave it out"
 )
 _MODEL = (
     "no model is loaded: the profile names hardware and model, and `dragoman serve sim` takes "
@@ -108,7 +108,7 @@ _REASONS: dict[str, str] = {
         "additional-config use-v2-block-manager num-scheduler-steps q cc ac"
     ),
     _MEMORY: (
-        "gpu-memory-utilization device-memory-utilization kv-cache-memory-bytes kv-cache-dtype "
+        "gpu-memory-utilization device-memory-utilization kv-cache-memory-bytes "
         "kv-cache-dtype-skip-layers"
     ),
     _DEVICES: "tensor-parallel-size tp data-parallel-size dp enable-expert-parallel ep",
@@ -120,8 +120,8 @@ _REASONS: dict[str, str] = {
     ),
     _OFFLOADING: "kv-offloading-size kv-offloading-backend",
     _CACHES: (
-        "disable-sliding-window disable-hybrid-kv-cache-manager kv-sharing-fast-prefill "
-        "swa-bounded-replay prefix-cache-retention-interval prefix-match-unit mamba-backend "
+        "disable-sliding-window kv-sharing-fast-prefill "
+        "swa-bounded-replay prefix-match-unit mamba-backend "
         "mamba-ssu-algorithm enable-mamba-cache-stochastic-rounding mamba-cache-philox-rounds "
         "mamba-cache-dtype mamba-ssm-cache-dtype mamba-block-size mamba-cache-mode "
         "enable-mamba-shared-prefix-checkpoint replayssm-buffer-len use-replayssm"

@@ -49,7 +49,7 @@ def test_vllm_flags_are_all_options_or_explained(command: str) -> None:
         (("simulate", "poisson", "--gpu_memory_utilization=0.5"), "dragoman profile"),
         (("simulate", "poisson", "-tp", "2"), "profile of such servers"),
         (("simulate", "poisson", "--no-enforce-eager"), "dragoman calibrate"),
-        (("simulate", "poisson", "--enable-sliding-window"), "caches other than of full attention"),
+        (("simulate", "poisson", "--enable-sliding-window"), "this variant of the KV cache"),
         (
             ("calibrate", "log.jsonl", "--kv-offloading-size", "4"),
             "not of a second tier of the KV cache",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -13,6 +13,10 @@ from dragoman_cli import Option
 
 from ..engine.scheduler_config import SimulatedSchedulerConfig
 
+if TYPE_CHECKING:
+    from ..engine.profile import SimulatorProfile
+
+_OTHER_OPTIONS = ("speculative_config", "kv_cache_dtype", "disable_hybrid_kv_cache_manager")
 ENGINE_GROUP = "Engine (vLLM's names; defaults come from the profile)"
 
 
@@ -98,6 +102,25 @@ class EngineOptions:
     max_loras: Annotated[
         int | None, build_engine_option("Maximum number of LoRA adapters that run at once.")
     ] = None
+    kv_cache_dtype: Annotated[
+        str | None,
+        build_engine_option("Number format of keys and values, such as fp8.", metavar="FORMAT"),
+    ] = None
+    disable_hybrid_kv_cache_manager: Annotated[
+        bool | None,
+        build_engine_option(
+            "Keep all keys and values of layers with a sliding window too.",
+            "--disable-hybrid-kv-cache-manager/--no-disable-hybrid-kv-cache-manager",
+        ),
+    ] = None
+    prefix_cache_retention_interval: Annotated[
+        int | None,
+        build_engine_option(
+            "Tokens between the prefixes that sliding windows and states keep cached, beside the "
+            "end of each prompt; 0 keeps no others.",
+            minimum=0,
+        ),
+    ] = None
     speculative_config: Annotated[
         str | None,
         build_engine_option(
@@ -108,13 +131,23 @@ class EngineOptions:
 
     def overrides(self) -> dict[str, object]:
         """Return the options that are set, by field name of SimulatedSchedulerConfig,
-        without speculative_config.
+        without those that are no such field.
         """
         return {
             "num_gpu_blocks" if name == "num_gpu_blocks_override" else name: getattr(self, name)
             for name in (field.name for field in dataclasses.fields(EngineOptions))
-            if getattr(self, name) is not None and name != "speculative_config"
+            if getattr(self, name) is not None and name not in _OTHER_OPTIONS
         }
+
+    def merge_into_profile(self, profile: SimulatorProfile) -> SimulatorProfile:
+        """Override the profile's engine and KV cache with the options that are set.
+        Raises ValueError.
+        """
+        if self.disable_hybrid_kv_cache_manager:
+            profile = profile.join_kv_cache_groups()
+        if self.kv_cache_dtype is not None:
+            profile = profile.convert_kv_cache(self.kv_cache_dtype)
+        return msgspec.structs.replace(profile, engine=self.merge_into(profile.engine))
 
     def merge_into(self, config: SimulatedSchedulerConfig) -> SimulatedSchedulerConfig:
         """Override the configuration with the options that are set. Raises ValueError."""

@@ -112,6 +112,8 @@ def _predict(options: ProfileOptions) -> None:
     from ..lab.roofline import Parallelism, predict_profile  # noqa: PLC0415
 
     shape = load_model_shape(options.model, read_dtype(options.dtype))
+    if options.kv_cache_dtype is not None:
+        shape = msgspec.structs.replace(shape, kv_cache_dtype=options.kv_cache_dtype)
     parallelism = Parallelism(
         options.tensor_parallel_size, options.data_parallel_size, options.enable_expert_parallel
     )
@@ -127,6 +129,7 @@ def _predict(options: ProfileOptions) -> None:
         name=name,
         settings=options.overrides(),
         memory_utilization=options.gpu_memory_utilization,
+        hybrid_kv_cache=not options.disable_hybrid_kv_cache_manager,
     )
     text = dumps(profile)
     if options.out is None:

@@ -393,9 +393,8 @@ def _build_fleet(options: SimulateOptions) -> Fleet:
     from ..engine.speculative_decoding import parse_acceptance_rates  # noqa: PLC0415
     from ..lab.fleet import Fleet, ReplicaGroup  # noqa: PLC0415
 
-    profile = load(options.profile)
+    profile = options.merge_into_profile(load(options.profile))
     hardware = profile.hardware
-    engine = options.merge_into(profile.engine)
     # The times of a profile hold for its hardware: only the number of independent ranks
     # may differ.
     advice = (
@@ -415,7 +414,7 @@ def _build_fleet(options: SimulateOptions) -> Fleet:
     if hardware.lock_step and ranks != hardware.data_parallel:
         raise ValueError(f"--data-parallel-size {ranks}: {advice}")
     hardware = msgspec.structs.replace(hardware, data_parallel=ranks)
-    profile = msgspec.structs.replace(profile, engine=engine, hardware=hardware)
+    profile = msgspec.structs.replace(profile, hardware=hardware)
     if options.acceptance_rates is not None:
         rates = parse_acceptance_rates(options.acceptance_rates)
         profile = msgspec.structs.replace(profile, acceptance_rates=rates)
@@ -426,9 +425,7 @@ def _build_fleet(options: SimulateOptions) -> Fleet:
             raise ValueError(
                 f"--add-replicas: {group!r} is not PROFILE:COUNT, such as rtxpro6000-llama-3.1-8b:2"
             )
-        other = load(name)
-        other = msgspec.structs.replace(other, engine=options.merge_into(other.engine))
-        others.append(ReplicaGroup(other, int(count)))
+        others.append(ReplicaGroup(options.merge_into_profile(load(name)), int(count)))
     try:
         # msgspec validates the values; its error names the invalid field.
         return msgspec.convert(

@@ -113,6 +113,14 @@ class SimulatedBlockPool:
                 self._events.append(BlockRemoved(block, block_hash))
         return blocks
 
+    def get(self, block_hash: bytes) -> int | None:
+        """Return the block that is cached under this hash; None if there is none."""
+        return self._block_by_hash.get(block_hash)
+
+    def get_hash(self, block: int) -> bytes | None:
+        """Return the hash under which a block is cached; None if it is not."""
+        return self._hashes[block]
+
     def find(self, hashes: Iterable[bytes]) -> list[int]:
         """Find the cached blocks of the longest prefix of these hashes. Does not
         acquire them.

@@ -690,8 +690,8 @@ class SimulatorEngine:
         probe = SimulatedSequence(
             "", num_prompt_tokens=len(prompt), max_tokens=1, contents=contents
         )
-        hits = (len(rank.core.scheduler.find_cached_prefix(probe)) for rank in self._ranks)
-        return block_size * max(hits, default=0)
+        hits = (rank.core.scheduler.count_cached_tokens(probe) for rank in self._ranks)
+        return max(hits, default=0)
 
     async def simulate_prefill(self, inputs: Sequence[tuple[int, ...]]) -> int:
         """Wait for the duration of a prefill of these tokens. Returns their number.

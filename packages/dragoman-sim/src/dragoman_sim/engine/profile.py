@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from dragoman.core.strict_yaml import load_yaml
 
+from .kv_cache_dtype import KV_CACHE_BYTES, check_kv_cache_dtype
 from .latency import LatencyModel
 from .offloading_settings import OffloadingSettings
 from .prior import Prior, build_prior
@@ -62,12 +63,17 @@ class ModelProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     weight_bytes: bytes of weights that a step reads.
     kv_bytes_per_token: 2 * layers * kv heads * head size * bytes per number.
     layers: each has two all-reduces under tensor parallelism.
+    kv_cache_dtype: number format of keys and values, see `KV_CACHE_BYTES`.
     """
 
     name: str
     weight_bytes: float | None = None
     kv_bytes_per_token: int | None = None
     layers: int | None = None
+    kv_cache_dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        check_kv_cache_dtype(self.kv_cache_dtype)
 
 
 class MetricError(Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,6 +141,54 @@ class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         if not 0 <= self.frontend_seconds < float("inf") or not 0 <= self.noise < float("inf"):
             raise ValueError("frontend_seconds and noise must not be negative")
         check_acceptance_rates(self.acceptance_rates)
+
+    def join_kv_cache_groups(self) -> SimulatorProfile:
+        """Return this profile with layers that all keep everything, as vLLM does with
+        `--disable-hybrid-kv-cache-manager`. Raises ValueError.
+        """
+        groups = self.engine.kv_cache_groups
+        if not groups:
+            return self
+        if any(group.kind == "state" for group in groups):
+            raise ValueError(
+                f"profile {self.name}: its model has layers with a state, which need the hybrid KV "
+                f"cache manager; leave out --disable-hybrid-kv-cache-manager"
+            )
+        # A block of all layers is as large as one of every table.
+        blocks = self.engine.num_gpu_blocks // sum(group.tables for group in groups)
+        engine = msgspec.structs.replace(
+            self.engine, kv_cache_groups=(), num_gpu_blocks=max(2, blocks)
+        )
+        return msgspec.structs.replace(self, engine=engine)
+
+    def convert_kv_cache(self, dtype: str) -> SimulatorProfile:
+        """Return this profile with keys and values of another number format: as much
+        memory has more or fewer blocks, and reading a token's takes more or less time.
+        Raises ValueError.
+        """
+        if dtype == self.model.kv_cache_dtype:
+            return self
+        ratio = KV_CACHE_BYTES[check_kv_cache_dtype(dtype)]
+        ratio /= KV_CACHE_BYTES[self.model.kv_cache_dtype]
+        if any(group.kind == "state" for group in self.engine.kv_cache_groups) and ratio != 1:
+            raise ValueError(
+                f"profile {self.name}: its blocks hold states too, whose size --kv-cache-dtype "
+                f"does not change; predict one with `dragoman profile --kv-cache-dtype {dtype}`"
+            )
+        size = self.model.kv_bytes_per_token
+        replace = msgspec.structs.replace
+        return replace(
+            self,
+            model=replace(
+                self.model,
+                kv_cache_dtype=dtype,
+                kv_bytes_per_token=None if size is None else round(size * ratio),
+            ),
+            engine=replace(
+                self.engine, num_gpu_blocks=max(2, int(self.engine.num_gpu_blocks / ratio))
+            ),
+            latency=replace(self.latency, per_context_token=self.latency.per_context_token * ratio),
+        )
 
     def build_offloading(
         self, gibibytes: float, bandwidth: float | None = None, base_seconds: float | None = None

@@ -31,6 +31,7 @@ from msgspec import Struct
 from dragoman.core.errors import ContextTooLong, RequestError
 
 from .block_pool import SimulatedBlockPool
+from .kv_cache import CachedPrefix, build_kv_cache
 from .kv_offloading import KvOffloading, OffloadingConfig
 from .scheduler_config import SimulatedSchedulerConfig
 from .scheduler_output import PrefillChunk, RemoteFetch, SchedulerOutput
@@ -83,8 +84,12 @@ class SimulatedScheduler:
                 "KV offloading is simulated with prefix caching and without speculative decoding "
                 "only"
             )
+        if offloading is not None and config.kv_cache_groups:
+            raise ValueError("KV offloading is simulated without kv_cache_groups only")
         self.config = config
         self.pool = pool or SimulatedBlockPool(config.num_gpu_blocks)
+        self._kv = build_kv_cache(config, self.pool)
+        self._has_groups = bool(config.kv_cache_groups)
         self.stats = SchedulerStats()
         self._waiting = WaitingQueue(config.scheduling_policy)
         self._running: list[SimulatedSequence] = []
@@ -165,18 +170,11 @@ class SimulatedScheduler:
         """List waiting sequences in admission order; fetching ones last."""
         return (*self._ready_to_resume, *self._loading, *self._waiting, *self._fetching)
 
-    def find_cached_prefix(self, sequence: SimulatedSequence) -> list[int]:
-        """Find the cached blocks of a sequence's prefix, which never include its last
+    def count_cached_tokens(self, sequence: SimulatedSequence) -> int:
+        """Count the tokens of a sequence's cached prefix, which never includes its last
         token.
         """
-        if not self.config.enable_prefix_caching:
-            return []
-        # The last token must be computed: its logits give the next token, and the cache
-        # has only keys and values.
-        num_full = (sequence.num_tokens - 1) // self.config.block_size
-        if not num_full:
-            return []
-        return self.pool.find(sequence.contents.get_block_hash(index) for index in range(num_full))
+        return self._kv.find(sequence).num_tokens
 
     def count_written_tokens(self, sequence: SimulatedSequence) -> int:
         """Count the prompt tokens that a sequence's prefill writes to the cache; full
@@ -315,28 +313,16 @@ class SimulatedScheduler:
         """
         step = SchedulerOutput()
         config = self.config
+        self._kv.begin_step()
         if self._unconfirmed:
             self.cache_accepted()
         if config.long_prefill_token_threshold:
-            # The limit depends on the number of sequences. A single sequence delays no
-            # other and has none.
-            num_sequences = len(self._running) + self.num_waiting
-            self._max_chunk = config.long_prefill_token_threshold
-            if num_sequences < 2:
-                self._max_chunk = config.max_num_batched_tokens
-            elif config.long_prefill_token_threshold_adaptive:
-                self._max_chunk = max(
-                    self._max_chunk, config.max_num_batched_tokens // num_sequences
-                )
+            self._max_chunk = self._find_max_chunk()
         is_mixed = True
         if config.num_speculative_tokens:
             self._schedule_with_drafts(step)
         else:
-            is_mixed = self._schedule_running(step)
-            # As in vLLM, a step that preempts admits no sequence: running ones have too
-            # few blocks already.
-            if not step.preempted:
-                self._admit(step)
+            is_mixed = self._schedule_without_drafts(step)
         # `update` reports samplers in the order of the running set, where decodes and
         # prompts are mixed in this step.
         if is_mixed:
@@ -358,6 +344,12 @@ class SimulatedScheduler:
         if self.offloading is not None:
             self._schedule_transfers(self.offloading, step)
         return step
+
+    def _count_in_flight(self, step: SchedulerOutput, sign: int) -> None:
+        for sequence in step.decodes:
+            sequence.num_in_flight += sign
+        for chunk in step.chunks:
+            chunk.sequence.num_in_flight += sign * chunk.num_tokens
 
     def _schedule_transfers(self, offloading: KvOffloading, step: SchedulerOutput) -> None:
         computed = {*step.decodes, *(chunk.sequence for chunk in step.chunks)}
@@ -390,6 +382,8 @@ class SimulatedScheduler:
         """
         if self.config.num_speculative_tokens:
             return self._update_with_drafts(step, count_sampled)
+        if self._has_groups:
+            self._count_in_flight(step, -1)
         if self.offloading is not None and step.num_tokens:
             self._num_ended_steps += 1
             # Steps end in the order in which they were scheduled, so all steps up to
@@ -414,15 +408,39 @@ class SimulatedScheduler:
                 finished.append(sequence)
         return sampled, finished
 
-    def _schedule_running(self, step: SchedulerOutput) -> bool:
-        """Schedule running sequences. Returns True if the rest of any prompt was
-        scheduled.
+    def _find_max_chunk(self) -> int:
+        """Find the most prompt tokens of one sequence in this step, which depend on the
+        number of sequences. A single sequence delays no other and has no limit.
+        """
+        config = self.config
+        num_sequences = len(self._running) + self.num_waiting
+        if num_sequences < 2:
+            return config.max_num_batched_tokens
+        if config.long_prefill_token_threshold_adaptive:
+            share = config.max_num_batched_tokens // num_sequences
+            return max(config.long_prefill_token_threshold, share)
+        return config.long_prefill_token_threshold
+
+    def _schedule_without_drafts(self, step: SchedulerOutput) -> bool:
+        """Schedule a step. Returns True if the rest of a running prompt is part of it."""
+        self._schedule_running(step)
+        is_mixed = bool(step.last_chunks)
+        # As in vLLM, a step that preempts admits no sequence: running ones have too few
+        # blocks already.
+        if not step.preempted:
+            self._admit(step)
+        if self._has_groups:
+            self._count_in_flight(step, 1)
+        return is_mixed
+
+    def _schedule_running(self, step: SchedulerOutput) -> None:
+        """Schedule running sequences.
 
         This is the hot loop: a decoding sequence costs a few attribute accesses, and a
         block every block_size steps.
         """
-        is_mixed = False
         block_size = self.config.block_size
+        has_groups = self._has_groups
         budget = self.config.max_num_batched_tokens
         decodes = step.decodes
         # Under the priority policy, sequences after one that preempted itself are more
@@ -438,15 +456,15 @@ class SimulatedScheduler:
             if known == sequence.num_tokens_at_end or sequence.status is not SequenceStatus.RUNNING:
                 continue  # its last token is in flight, or it was just preempted
             if known - computed != 1:
-                count = min(remaining, known - computed, self._max_chunk)
-                if self._allocate(sequence, computed + count, step):
-                    self._append_chunk(sequence, count, step)
-                    is_mixed |= computed + count == known
-                elif ends_at_preempted or sequence.status is SequenceStatus.RUNNING:
+                is_scheduled = self._schedule_chunk(sequence, remaining, step)
+                if not is_scheduled and (
+                    ends_at_preempted or sequence.status is SequenceStatus.RUNNING
+                ):
                     break
                 continue
-            # A decoding sequence needs a new block only when its last one is full.
-            if computed % block_size == 0:
+            # A decoding sequence needs a new block only when its last one is full. With
+            # groups, it may have blocks to free.
+            if has_groups or computed % block_size == 0:
                 if not self._allocate(sequence, known, step):
                     if ends_at_preempted or sequence.status is SequenceStatus.RUNNING:
                         break
@@ -465,7 +483,22 @@ class SimulatedScheduler:
                 self._cache_full_blocks(sequence)
             else:
                 step.block_fillers.append(sequence)
-        return is_mixed
+
+    def _schedule_chunk(
+        self, sequence: SimulatedSequence, remaining: int, step: SchedulerOutput
+    ) -> bool:
+        """Schedule the next chunk of a running prompt, which waits if it cannot end
+        where a state is cached. Returns False if there are too few blocks.
+        """
+        begin = sequence.num_computed_tokens
+        count = min(remaining, sequence.num_tokens - begin, self._max_chunk)
+        count = self._kv.align_chunk(sequence, begin, count)
+        if not count:
+            return True
+        if not self._allocate(sequence, begin + count, step):
+            return False
+        self._append_chunk(sequence, count, step)
+        return True
 
     def _schedule_with_drafts(self, step: SchedulerOutput) -> None:
         """Schedule a step in which decoding sequences verify drafts. Slower than
@@ -596,7 +629,7 @@ class SimulatedScheduler:
         while self._unconfirmed:
             sequence = self._unconfirmed.pop(0)
             if sequence.status is SequenceStatus.RUNNING:
-                self._cache_blocks(sequence, sequence.num_computed_tokens - sequence.num_in_flight)
+                self._kv.cache(sequence, sequence.num_computed_tokens - sequence.num_in_flight)
             if sequence is last:
                 return
 
@@ -628,7 +661,8 @@ class SimulatedScheduler:
         Returns False if the sequence itself was preempted; with offloading also if a
         running step may still write the blocks of the sequence to preempt.
         """
-        missing = -(-num_tokens // self.config.block_size) - len(sequence.blocks)
+        self._kv.free_skipped(sequence)
+        missing = self._kv.count_missing(sequence, num_tokens)
         while missing > self.pool.num_free:
             # First come, first served: the last admitted sequence is preempted, and
             # goes to the front of the queue.
@@ -640,8 +674,7 @@ class SimulatedScheduler:
             self._preempt(victim, step)
             if victim is sequence:
                 return False
-        if missing > 0:
-            sequence.blocks += self.pool.allocate(missing)
+        self._kv.allocate(sequence, num_tokens)
         return True
 
     def _preempt(self, victim: SimulatedSequence, step: SchedulerOutput) -> None:
@@ -703,19 +736,17 @@ class SimulatedScheduler:
             if prefix is None:
                 skipped.append(self._waiting.pop())
                 continue
-            hits, num_loadable = prefix
+            cached, num_loadable = prefix
             if num_loadable or sequence.num_remote_tokens:
                 if not (
-                    self._start_load(sequence, hits, num_loadable)
+                    self._start_load(sequence, cached, num_loadable)
                     if num_loadable
-                    else self._start_fetch(sequence, hits, step)
+                    else self._start_fetch(sequence, cached, step)
                 ):
                     break
                 continue
-            cached = len(hits) * config.block_size
-            if not self._start(
-                sequence, hits, step, remaining, can_pad=can_pad and (has_running or cached > 0)
-            ):
+            pads = can_pad and (has_running or cached.num_tokens > 0)
+            if not self._start(sequence, cached, step, remaining, can_pad=pads):
                 break
             if sequence.lora:
                 loras.add(sequence.lora)
@@ -728,7 +759,7 @@ class SimulatedScheduler:
 
     def _find_prefix(
         self, sequence: SimulatedSequence, loras: set[str]
-    ) -> tuple[list[int], int] | None:
+    ) -> tuple[CachedPrefix, int] | None:
         """Find the cached blocks of the head of the queue, and the number of tokens
         after them in host memory.
 
@@ -737,11 +768,11 @@ class SimulatedScheduler:
         """
         if sequence.lora and self._exceeds_max_loras(sequence, loras):
             return None
-        hits = self.find_cached_prefix(sequence)
+        prefix = self._kv.find(sequence)
         if self.offloading is None or sequence.num_remote_tokens:
-            return hits, 0
-        num_loadable = self.offloading.find_loadable(sequence, len(hits) * self.config.block_size)
-        return None if num_loadable is None else (hits, num_loadable)
+            return prefix, 0
+        num_loadable = self.offloading.find_loadable(sequence, prefix.num_tokens)
+        return None if num_loadable is None else (prefix, num_loadable)
 
     def _exceeds_max_loras(self, sequence: SimulatedSequence, loras: set[str]) -> bool:
         """Whether this sequence's adapter would exceed max_loras, given the adapters
@@ -822,7 +853,9 @@ class SimulatedScheduler:
                 loras.add(sequence.lora)
         return True
 
-    def _start_load(self, sequence: SimulatedSequence, hits: list[int], num_tokens: int) -> bool:
+    def _start_load(
+        self, sequence: SimulatedSequence, prefix: CachedPrefix, num_tokens: int
+    ) -> bool:
         """Allocate blocks for the head of the queue, to be loaded from the host.
         Returns False without enough blocks.
 
@@ -831,7 +864,8 @@ class SimulatedScheduler:
         """
         assert self.offloading is not None
         block_size = self.config.block_size
-        cached = len(hits) * block_size
+        (hits,) = prefix.blocks
+        cached = prefix.num_tokens
         end = cached + num_tokens
         reserved = sum(
             max(
@@ -844,12 +878,12 @@ class SimulatedScheduler:
         missing = -(-end // block_size) - len(hits) + self.pool.count_free(hits)
         watermark = self._watermark if self._running else 0
         if missing + watermark > self.pool.num_free - reserved or not self._can_admit(
-            sequence, hits, end
+            sequence, prefix, end
         ):
             return False
         self._waiting.pop()
         is_first = sequence.num_cached_tokens is None
-        self._acquire_prefix(sequence, hits)
+        self._acquire_prefix(sequence, prefix)
         sequence.blocks += self.pool.allocate(-(-end // block_size) - len(hits))
         self.offloading.record_admission(sequence, cached, num_tokens)
         self.offloading.begin_load(sequence, cached, num_tokens)
@@ -868,7 +902,7 @@ class SimulatedScheduler:
         return True
 
     def _start_fetch(
-        self, sequence: SimulatedSequence, hits: list[int], step: SchedulerOutput
+        self, sequence: SimulatedSequence, prefix: CachedPrefix, step: SchedulerOutput
     ) -> bool:
         """Allocate blocks for the whole prompt, to be fetched from another instance.
         Returns False without enough free blocks.
@@ -876,20 +910,17 @@ class SimulatedScheduler:
         Cached blocks are not fetched; if all are cached, the sequence stays in the
         queue like any other.
         """
-        missing = (
-            min(sequence.num_remote_tokens, sequence.num_prompt_tokens)
-            - len(hits) * self.config.block_size
-        )
+        missing = min(sequence.num_remote_tokens, sequence.num_prompt_tokens) - prefix.num_tokens
         if missing <= 0:
             sequence.num_remote_tokens = 0
             # Reported nevertheless, so that the other instance is notified to free its
             # blocks.
             step.fetching.append(RemoteFetch(sequence, 0))
             return True
-        if not self._can_admit(sequence, hits, sequence.num_tokens):
+        if not self._can_admit(sequence, prefix, sequence.num_tokens):
             return False
         self._waiting.pop()
-        self._acquire_prefix(sequence, hits)
+        self._acquire_prefix(sequence, prefix)
         self._allocate(sequence, sequence.num_tokens, step)
         sequence.status = SequenceStatus.FETCHING
         self._skipped.discard(sequence)
@@ -897,19 +928,18 @@ class SimulatedScheduler:
         step.fetching.append(RemoteFetch(sequence, missing))
         return True
 
-    def _can_admit(self, sequence: SimulatedSequence, hits: list[int], end: int) -> bool:
-        reserved = max(sequence.num_tokens, end) if self.config.scheduler_reserve_full_isl else end
-        # A cached block that no sequence holds counts as free; acquiring it reduces the
-        # free blocks by one.
-        missing = -(-reserved // self.config.block_size)
-        if hits:
-            missing += self.pool.count_free(hits) - len(hits)
-        return missing + (self._watermark if self._running else 0) <= self.pool.num_free
+    def _can_admit(self, sequence: SimulatedSequence, prefix: CachedPrefix, end: int) -> bool:
+        available = self.pool.num_free - (self._watermark if self._running else 0)
+        if self.config.scheduler_reserve_full_isl:
+            whole = self._kv.count_for_admission(prefix, sequence.num_tokens, is_whole=True)
+            if whole > available:
+                return False
+        return self._kv.count_for_admission(prefix, end) <= available
 
     def _start(
         self,
         sequence: SimulatedSequence,
-        hits: list[int],
+        prefix: CachedPrefix,
         step: SchedulerOutput,
         remaining: int,
         *,
@@ -919,7 +949,7 @@ class SimulatedScheduler:
         False if it does not fit.
         """
         config = self.config
-        cached = len(hits) * config.block_size
+        cached = prefix.num_tokens
         count = min(sequence.num_tokens - cached, self._max_chunk)
         padded = 1 + config.num_speculative_tokens
         is_padded = (
@@ -934,11 +964,16 @@ class SimulatedScheduler:
         if count > remaining and (is_padded or not config.enable_chunked_prefill):
             return False
         count = min(count, remaining)
+        if self._has_groups:
+            sequence.junction = prefix.junction
+            count = self._kv.align_chunk(sequence, cached, count)
+            if not count:
+                return False
         end = min(cached + count + config.num_lookahead_tokens, self._max_length)
-        if not self._can_admit(sequence, hits, end):
+        if not self._can_admit(sequence, prefix, end):
             return False
         self._waiting.pop()
-        self._acquire_prefix(sequence, hits)
+        self._acquire_prefix(sequence, prefix)
         sequence.status = SequenceStatus.RUNNING
         self._running.append(sequence)
         step.admitted.append(sequence)
@@ -952,13 +987,10 @@ class SimulatedScheduler:
             self._append_chunk(sequence, count, step)
         return True
 
-    def _acquire_prefix(self, sequence: SimulatedSequence, hits: list[int]) -> None:
+    def _acquire_prefix(self, sequence: SimulatedSequence, prefix: CachedPrefix) -> None:
         """Acquire the blocks of the cached prefix, and count the hits."""
-        if hits:
-            self.pool.acquire(hits)
-        sequence.blocks = hits
-        sequence.num_hashed_blocks = len(hits)
-        sequence.num_computed_tokens = len(hits) * self.config.block_size
+        self._kv.acquire(sequence, prefix)
+        sequence.num_computed_tokens = prefix.num_tokens
         # A preempted sequence is not counted again: its hits are mostly blocks that it
         # computed itself.
         if sequence.num_cached_tokens is None:
@@ -969,22 +1001,13 @@ class SimulatedScheduler:
     def _cache_full_blocks(self, sequence: SimulatedSequence) -> None:
         """Cache a sequence's full blocks, as far as their tokens are known."""
         num_known = sequence.num_prompt_tokens + sequence.num_output_tokens
-        self._cache_blocks(sequence, min(sequence.num_computed_tokens, num_known))
-
-    def _cache_blocks(self, sequence: SimulatedSequence, num_tokens: int) -> None:
-        """Cache the blocks that the first num_tokens tokens fill."""
-        if not self.config.enable_prefix_caching:
-            return
-        num_full = num_tokens // self.config.block_size
-        for index in range(sequence.num_hashed_blocks, num_full):
-            self.pool.cache(sequence.blocks[index], sequence.contents.get_block_hash(index))
-        sequence.num_hashed_blocks = max(sequence.num_hashed_blocks, num_full)
+        self._kv.cache(sequence, min(sequence.num_computed_tokens, num_known))
 
     def _free(self, sequence: SimulatedSequence) -> None:
         if self.offloading is not None and sequence.last_step > self._num_ended_steps:
             self._deferred_frees.append((self._num_scheduled_steps, sequence.blocks))
         else:
-            self.pool.release(sequence.blocks)
+            self._kv.release(sequence)
         self._prefilling.pop(sequence, None)
         sequence.blocks = []
         sequence.num_computed_tokens = 0

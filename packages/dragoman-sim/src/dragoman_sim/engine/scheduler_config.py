@@ -4,6 +4,7 @@ and time.
 
 from __future__ import annotations
 
+from math import lcm
 from typing import Literal
 
 from msgspec import Struct
@@ -11,6 +12,55 @@ from msgspec import Struct
 VLLM_VERSION = "0.33.0"
 """The vLLM whose scheduler, metrics and events are simulated."""
 SchedulingPolicy = Literal["fcfs", "priority"]
+
+
+KvCacheKind = Literal["full_attention", "sliding_window", "chunked_local", "state"]
+
+
+class KvCacheGroup(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Layers of one kind, which share block tables.
+
+    kind: what a token attends to: the whole context, a sliding window, its chunk; or a
+        state of fixed size (linear attention, Mamba).
+    window: tokens of the sliding window or of a chunk.
+    tables: number of block tables; each is that of as many layers.
+    block_size: tokens of a block; None is the configuration's.
+    """
+
+    kind: KvCacheKind = "full_attention"
+    window: int = 0
+    tables: int = 1
+    block_size: int | None = None
+
+    def __post_init__(self) -> None:
+        has_window = self.kind in ("sliding_window", "chunked_local")
+        if has_window and self.window < 2:
+            raise ValueError(f"a group of kind {self.kind} needs a window of at least 2 tokens")
+        if not has_window and self.window:
+            raise ValueError(f"a group of kind {self.kind} has no window")
+        if self.tables < 1 or (self.block_size or 1) < 1:
+            raise ValueError("tables and block_size of a group must be at least 1")
+
+    def count_held_blocks(self, config: SimulatedSchedulerConfig) -> int | None:
+        """Count the blocks that a sequence holds at most in one table; None if that
+        grows with its length.
+
+        As `max_admission_blocks_per_request` in vLLM's kv_cache_interface.py.
+        """
+        block_size = self.block_size or config.block_size
+        if self.kind == "full_attention":
+            return None
+        if self.kind == "state":
+            return 2 if config.enable_prefix_caching else 1
+        # Blocks are freed at the end of the step that no longer needs them, and
+        # asynchronous scheduling has two steps in flight.
+        in_flight = (1 + config.async_scheduling) * config.max_num_batched_tokens
+        kept = self.window - (self.kind == "sliding_window")
+        num_tokens = kept + in_flight
+        if config.max_model_len is not None:
+            num_tokens = min(num_tokens, config.max_model_len)
+        # A window may begin in the middle of a block, a chunk does not.
+        return -(-num_tokens // block_size) + (self.kind == "sliding_window")
 
 
 class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,6 +87,10 @@ class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     num_lookahead_tokens: further slots reserved for a drafter with a KV cache of its
         own (EAGLE, MTP, a draft model), as many as num_speculative_tokens; 0 for
         n-grams.
+    kv_cache_groups: the layers by kind; empty if all attend to the whole context.
+    prefix_cache_retention_interval: tokens between the prefixes that sliding windows
+        and states keep cached, beside the end of each prompt; 0 keeps no others, None
+        keeps all.
     """
 
     max_num_seqs: int = 256
@@ -56,6 +110,8 @@ class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     watermark: float = 0.0
     num_speculative_tokens: int = 0
     num_lookahead_tokens: int = 0
+    kv_cache_groups: tuple[KvCacheGroup, ...] = ()
+    prefix_cache_retention_interval: int | None = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -91,10 +147,75 @@ class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
                 "without chunked prefill max_num_batched_tokens must be at least max_model_len"
             )
 
+        self._check_groups()
+
+    def _check_groups(self) -> None:
+        groups = self.kv_cache_groups
+        interval = self.prefix_cache_retention_interval
+        sizes = [group.block_size or self.block_size for group in groups]
+        alignment = lcm(*sizes)
+        if interval is not None and interval < 0:
+            raise ValueError("prefix_cache_retention_interval must not be negative")
+        if interval and (interval % alignment or not groups):
+            raise ValueError(
+                "prefix_cache_retention_interval needs groups with a sliding window or a state, "
+                f"and must be a multiple of their blocks' {alignment} tokens"
+            )
+        if not groups:
+            return
+        kinds = {group.kind for group in groups}
+        self._check_block_sizes(sizes, alignment)
+        if "full_attention" not in kinds and len(groups) > 1:
+            raise ValueError("several kv_cache_groups need one of kind full_attention")
+        if len({(group.kind, group.window, group.block_size) for group in groups}) < len(groups):
+            raise ValueError("equal kv_cache_groups must be one group with more tables")
+        if sum(group.tables for group in groups) > 255:
+            raise ValueError("kv_cache_groups must not have more than 255 tables")
+        if "state" in kinds and self.num_speculative_tokens:
+            raise ValueError("speculative decoding with groups of kind state is not simulated")
+        if "state" in kinds and self.enable_prefix_caching and not self.enable_chunked_prefill:
+            raise ValueError("prefix caching of states needs chunked prefill")
+        if self.num_gpu_blocks - 1 < self._count_held(1):
+            raise ValueError("num_gpu_blocks must be enough for a token in every table")
+
+    def _check_block_sizes(self, sizes: list[int], alignment: int) -> None:
+        for group, size in zip(self.kv_cache_groups, sizes, strict=True):
+            if size % self.block_size:
+                raise ValueError("block_size of a group must be a multiple of block_size")
+            if size != self.block_size and group.kind != "sliding_window":
+                raise ValueError(
+                    f"a group of kind {group.kind} with a block_size of its own is not simulated"
+                )
+            if alignment != self.block_size and group.kind == "chunked_local":
+                raise ValueError("groups of different block sizes do not work with chunked_local")
+
     @property
     def kv_tokens(self) -> int:
-        """Capacity of the whole cache in tokens."""
-        return (self.num_gpu_blocks - 1) * self.block_size
+        """Tokens of the longest sequence that the whole cache holds."""
+        available = self.num_gpu_blocks - 1
+        if not self.kv_cache_groups:
+            return available * self.block_size
+        low = 1
+        high = available * max(group.block_size or self.block_size for group in self._groups) + 1
+        if self._count_held(high) <= available:
+            return high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._count_held(middle) <= available else (low, middle)
+        return low
+
+    @property
+    def _groups(self) -> tuple[KvCacheGroup, ...]:
+        return self.kv_cache_groups or (KvCacheGroup(),)
+
+    def _count_held(self, num_tokens: int) -> int:
+        """Count the blocks that a sequence of this length holds at most at a time."""
+        held = 0
+        for group in self._groups:
+            blocks = -(-num_tokens // (group.block_size or self.block_size))
+            most = group.count_held_blocks(self)
+            held += group.tables * (blocks if most is None else min(blocks, most))
+        return held
 
     @property
     def max_context(self) -> int:

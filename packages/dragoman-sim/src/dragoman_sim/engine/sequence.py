@@ -30,6 +30,24 @@ class SequenceStatus(Enum):
     FINISHED = "finished"
 
 
+class BlockTable:
+    """The blocks of a sequence for the layers of one kind.
+
+    blocks: in sequence order; NULL_BLOCK stands for one that was freed or never needed.
+    num_cached: number of blocks that were considered for the prefix cache.
+    last_state: index of the block with the state before the last one; with states only.
+    num_retired: number of its first blocks that are freed for good; with states only.
+    """
+
+    __slots__ = ("blocks", "last_state", "num_cached", "num_retired")
+
+    def __init__(self, blocks: list[int], num_cached: int) -> None:
+        self.blocks = blocks
+        self.num_cached = num_cached
+        self.last_state: int | None = None
+        self.num_retired = 0
+
+
 class SimulatedSequence:
     """One request in the scheduler. Only the scheduler changes its state.
 
@@ -50,7 +68,11 @@ class SimulatedSequence:
     lora: name of its adapter; empty for the base model.
     num_drafts: speculative tokens that its next step verifies.
     num_sampled: tokens that it got in its latest step.
-    num_in_flight: tokens that running steps compute; with speculative decoding only.
+    num_in_flight: tokens that running steps compute; with speculative decoding or
+        several KV cache groups only.
+    tables, junction: its block tables, and where a prefix ends that only some of them
+        have cached; with several KV cache groups only, whose sequences have no
+        `blocks`.
     num_hashed_blocks: number of its blocks that are registered in the prefix cache.
     is_prefill_chunk: whether its latest step did not reach the end of its prompt; with
         speculative decoding only.
@@ -65,6 +87,7 @@ class SimulatedSequence:
         "id",
         "is_loaded",
         "is_prefill_chunk",
+        "junction",
         "keeps_blocks",
         "last_step",
         "lora",
@@ -85,6 +108,7 @@ class SimulatedSequence:
         "num_tokens_at_end",
         "priority",
         "status",
+        "tables",
     )
 
     def __init__(
@@ -111,6 +135,8 @@ class SimulatedSequence:
         self.keeps_blocks = keeps_blocks
         self.status = SequenceStatus.WAITING
         self.blocks: list[int] = []
+        self.tables: list[BlockTable] = []
+        self.junction = 0
         self.num_tokens = num_prompt_tokens
         self.num_tokens_at_end = num_prompt_tokens + max_tokens
         self.num_computed_tokens = 0

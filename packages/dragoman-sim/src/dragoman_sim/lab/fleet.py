@@ -86,6 +86,13 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 "autoscaling, or ranks that "
                 "share experts"
             )
+        if any(profile.engine.kv_cache_groups for profile in groups) and (
+            self.split is not None or self.offloading is not None
+        ):
+            raise ValueError(
+                "prefill replicas and KV offloading: not with several KV cache groups; add "
+                "--disable-hybrid-kv-cache-manager"
+            )
         if len({profile.engine.block_size for profile in groups}) > 1:
             raise ValueError(
                 "all replicas must have the same block size, since the router compares cached "

@@ -5,6 +5,7 @@ config.json.
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -15,13 +16,26 @@ from msgspec import Struct
 
 from dragoman.core.strict_yaml import load_yaml
 
+from ..engine.kv_cache_dtype import check_kv_cache_dtype
 from ..engine.profile import ProfileError
+from ..engine.scheduler_config import KvCacheKind
 
 Dtype = Literal["bf16", "fp8", "int8", "int4", "fp4"]
 
 
 _DTYPE_BY_METHOD: Mapping[str, Dtype] = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "fp4"}
 """Number formats of the quantization methods of config.json that have only one."""
+
+
+class CachedLayers(Struct, frozen=True):
+    """Layers that keep the same of a sequence.
+
+    window: tokens of a sliding window or of a chunk.
+    """
+
+    kind: KvCacheKind
+    layers: int
+    window: int = 0
 
 
 class ModelShape(Struct, frozen=True, kw_only=True):
@@ -39,11 +53,15 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     full_attention: share of the layers that attend to the whole context; the others
         have a sliding window, or a state of fixed size.
     full_of_cached: the same share of the layers that have keys and values.
+    cached_layers: the layers by what they keep, in the order of their first ones; empty
+        if all keep everything.
+    state_values: numbers of the state of one layer with linear attention.
     has_sinks: attention has sinks, learned logits without a key (gpt-oss).
     experts, experts_per_token: routed experts per layer, and those that a token uses.
     expert_params: parameters of one expert in one layer.
     moe_layers: number of layers with experts.
     dtype, expert_dtype: number formats of the weights of linear layers, and of experts.
+    kv_cache_dtype: number format of keys and values, see `KV_CACHE_BYTES`.
     max_context: maximum context length in tokens; None if unknown.
     """
 
@@ -59,6 +77,8 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     kv_heads: int = 1
     full_attention: float = 1.0
     full_of_cached: float = 1.0
+    cached_layers: tuple[CachedLayers, ...] = ()
+    state_values: float = 0.0
     has_sinks: bool = False
     experts: int = 0
     experts_per_token: int = 0
@@ -66,7 +86,16 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     moe_layers: int = 0
     dtype: Dtype = "bf16"
     expert_dtype: Dtype = "bf16"
+    kv_cache_dtype: str = "auto"
     max_context: int | None = None
+
+    def __post_init__(self) -> None:
+        check_kv_cache_dtype(self.kv_cache_dtype)
+        if self.kv_cache_dtype == "fp8_ds_mla" and not self.kv_is_shared:
+            raise ProfileError(
+                f"{self.name} has no multi-head latent attention, which --kv-cache-dtype "
+                f"fp8_ds_mla is for; use fp8"
+            )
 
     @property
     def total_params(self) -> float:
@@ -281,6 +310,8 @@ def _read_sizes(sizes: _Sizes, name: str, dtype: Dtype) -> ModelShape:
         pair_flops=attention.pair_flops,
         full_attention=kinds.full / layers,
         full_of_cached=kinds.full / max(1, layers - kinds.linear),
+        cached_layers=kinds.cached,
+        state_values=float(_count_state_values(sizes)) if kinds.linear else 0.0,
         # Configs of gpt-oss alone have MXFP4 experts and a window.
         has_sinks=dtype == "fp4" and bool(experts) and kinds.windowed > 0,
         experts=experts,
@@ -296,12 +327,13 @@ def _read_sizes(sizes: _Sizes, name: str, dtype: Dtype) -> ModelShape:
 
 class _LayerKinds(NamedTuple):
     """Numbers of layers by their attention: to the whole context, to a window, and
-    linear.
+    linear. A long window counts as the whole context, but not in `cached`.
     """
 
     full: int
     windowed: int
     linear: int
+    cached: tuple[CachedLayers, ...]
 
 
 _LONG_WINDOW = 4096
@@ -310,9 +342,30 @@ _LONG_WINDOW = 4096
 
 def _count_layers(sizes: _Sizes, layers: int) -> _LayerKinds:
     window = sizes.get("sliding_window", "attention_chunk_size") or 0
-    is_long = window >= _LONG_WINDOW
+    types = _list_layer_types(sizes, layers)
+    counts = Counter(types)
+    linear = counts["linear_attention"]
+    windowed = counts["sliding_attention"] + counts["chunked_attention"]
+    if windowed and not window:
+        raise _ConfigError("'layer_types' has layers with a window, and no 'sliding_window'")
+    cached = list[CachedLayers]()
+    for name, count in counts.items():
+        kind = _LAYER_TYPES[name]
+        cached.append(CachedLayers(kind, count, window if kind in _WINDOWED else 0))
+    if window >= _LONG_WINDOW:
+        windowed = 0
+    return _LayerKinds(
+        layers - windowed - linear,
+        windowed,
+        linear,
+        # One group of layers that keep everything is no group.
+        () if counts["full_attention"] == layers else tuple(cached),
+    )
+
+
+def _list_layer_types(sizes: _Sizes, layers: int) -> list[str]:
+    """List the attention of each layer, by the names of `layer_types`."""
     types: Any = sizes.fields.get("layer_types")
-    windowed = linear = 0
     if types:
         if not isinstance(types, list):
             raise _ConfigError("'layer_types' must be a list")
@@ -326,18 +379,29 @@ def _count_layers(sizes: _Sizes, layers: int) -> _LayerKinds:
             raise _ConfigError(
                 f"'layer_types' has {len(kinds)} entries for 'num_hidden_layers' {layers}"
             )
-        linear = kinds.count("linear_attention")
-        windowed = layers - linear - kinds.count("full_attention")
-    elif interval := sizes.get("full_attention_interval"):
-        linear = layers - layers // interval
-    elif window and (pattern := sizes.get("sliding_window_pattern")):
-        windowed = layers - layers // pattern
-    if is_long:
-        windowed = 0
-    return _LayerKinds(layers - windowed - linear, windowed, linear)
+        return kinds
+    other = ""
+    interval = None
+    if interval := sizes.get("full_attention_interval"):
+        other = "linear_attention"
+    elif sizes.get("sliding_window") and (interval := sizes.get("sliding_window_pattern")):
+        other = "sliding_attention"
+    elif sizes.get("attention_chunk_size"):
+        # Llama 4: every fourth layer has no positions and attends to everything.
+        interval = sizes.get("no_rope_layer_interval") or 4
+        other = "chunked_attention"
+    if not interval:
+        return ["full_attention"] * layers
+    return ["full_attention" if (n + 1) % interval == 0 else other for n in range(layers)]
 
 
-_LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
+_LAYER_TYPES: Mapping[str, KvCacheKind] = {
+    "full_attention": "full_attention",
+    "sliding_attention": "sliding_window",
+    "chunked_attention": "chunked_local",
+    "linear_attention": "state",
+}
+_WINDOWED = ("sliding_window", "chunked_local")
 
 
 def _count_linear_params(sizes: _Sizes) -> int:
@@ -351,6 +415,20 @@ def _count_linear_params(sizes: _Sizes) -> int:
     # Queries and keys, values and gates, the output, and two numbers for each head.
     projected = 2 * keys + 2 * values + 2 * sizes["linear_num_value_heads"]
     return sizes["hidden_size"] * (projected + values)
+
+
+def _count_state_values(sizes: _Sizes) -> int:
+    """Count the numbers of the state of one layer with linear attention; 0 if the
+    config does not have their sizes.
+
+    As `gated_delta_net_state_shape` of vLLM's mamba_utils.py.
+    """
+    if not sizes.get("linear_num_value_heads"):
+        return 0
+    keys = sizes["linear_num_key_heads"] * sizes["linear_key_head_dim"]
+    values = sizes["linear_num_value_heads"] * sizes["linear_value_head_dim"]
+    convolved = (2 * keys + values) * ((sizes.get("linear_conv_kernel_dim") or 4) - 1)
+    return convolved + values * sizes["linear_key_head_dim"]
 
 
 def _detect_dtype(config: Mapping[str, Any], text_config: Mapping[str, Any]) -> Dtype:

@@ -29,6 +29,7 @@ def is_plain(profile: SimulatorProfile) -> bool:
     return (
         config.scheduling_policy == "fcfs"
         and not config.num_speculative_tokens
+        and not config.kv_cache_groups
         and not config.long_prefill_token_threshold
         and not config.long_prefill_token_threshold_adaptive
         and config.max_num_seqs <= config.max_num_batched_tokens

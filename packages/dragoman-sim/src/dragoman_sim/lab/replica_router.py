@@ -147,13 +147,13 @@ class ReplicaRouter:
                 case "least-tokens":
                     return -state.tokens, 0.0
                 case "prefix-aware":
-                    cached = len(cores[replica].scheduler.find_cached_prefix(sequence))
+                    scheduler = cores[replica].scheduler
+                    cached = scheduler.count_cached_tokens(sequence) // scheduler.config.block_size
                     return cached - _PREFIX_LOAD_WEIGHT * state.load, 0.0
                 case "llm-d":
-                    cached = len(cores[replica].scheduler.find_cached_prefix(sequence))
-                    num_blocks = (
-                        sequence.num_prompt_tokens // cores[replica].scheduler.config.block_size
-                    )
+                    scheduler = cores[replica].scheduler
+                    cached = scheduler.count_cached_tokens(sequence) // scheduler.config.block_size
+                    num_blocks = sequence.num_prompt_tokens // scheduler.config.block_size
                     queue = 1.0 - (state.waiting - shortest) / spread if spread else 1.0
                     total = _QUEUE_WEIGHT * queue + _KV_CACHE_WEIGHT * (1.0 - state.kv_usage)
                     # Break ties at random, as llm-d's max-score picker does.

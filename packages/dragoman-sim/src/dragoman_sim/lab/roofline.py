@@ -26,11 +26,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from ..engine.kv_cache_dtype import KV_CACHE_BYTES
 from ..engine.latency import LatencyModel, TokenCost
 from ..engine.profile import Calibration, Hardware, ModelProfile, ProfileError, SimulatorProfile
 from ..engine.scheduler_config import SimulatedSchedulerConfig
 from .batch_defaults import find_batch_defaults
 from .gpus import Gpu
+from .kv_cache_groups import build_cache_layout
 from .model_shape import Dtype, ModelShape
 
 BYTES_PER_WEIGHT: Mapping[Dtype, float] = {
@@ -122,11 +124,14 @@ def predict_profile(
     name: str,
     settings: Mapping[str, Any] | None = None,
     memory_utilization: float = MEMORY_UTILIZATION,
+    hybrid_kv_cache: bool = True,
 ) -> SimulatorProfile:
     """Predict a profile from datasheets.
 
     settings: vLLM's engine settings; its defaults for this device apply otherwise.
     memory_utilization: share of a device's memory that vLLM uses.
+    hybrid_kv_cache: keep of layers with a window only what it covers, as vLLM's hybrid
+        KV cache manager does.
 
     Raises:
         ProfileError: the model does not fit into the memory, or cannot be divided among
@@ -141,10 +146,17 @@ def predict_profile(
         "max_model_len": shape.max_context,
         **(settings or {}),
     }
-    block_size = int(defaults.get("block_size", 16))
-    if not kv_bytes:
-        raise ProfileError(f"{shape.name} has no layer with attention, so no KV cache")
-    blocks = int(free / (kv_bytes * block_size))
+    layout = build_cache_layout(
+        shape,
+        token_bytes=kv_bytes,
+        # A state is divided among the devices by its heads, and has the model's 16 bits.
+        state_bytes=2 * shape.state_values / parallelism.tensor,
+        block_size=int(defaults.get("block_size", 16)),
+        is_hybrid=hybrid_kv_cache,
+    )
+    defaults["block_size"] = layout.block_size
+    defaults["kv_cache_groups"] = layout.groups
+    blocks = int(free / layout.block_bytes)
     if blocks < 2 and "num_gpu_blocks" not in defaults:
         raise ProfileError(
             f"{shape.name} does not fit on {parallelism.tensor} x {gpu.name}: "
@@ -156,9 +168,8 @@ def predict_profile(
     if defaults["max_model_len"] is not None:
         # vLLM does not start with a context length that the cache cannot hold; the
         # prediction reduces it instead.
-        defaults["max_model_len"] = min(
-            int(defaults["max_model_len"]), (int(defaults["num_gpu_blocks"]) - 1) * block_size
-        )
+        longest = msgspec.convert(defaults, SimulatedSchedulerConfig).kv_tokens
+        defaults["max_model_len"] = min(int(defaults["max_model_len"]), longest)
     return SimulatorProfile(
         name=name,
         hardware=Hardware(
@@ -173,7 +184,8 @@ def predict_profile(
         model=ModelProfile(
             f"{shape.name} {shape.dtype}",
             weight_bytes=_round(weight_bytes * parallelism.tensor),
-            kv_bytes_per_token=int(shape.kv_values * 2),
+            kv_bytes_per_token=int(shape.kv_values * KV_CACHE_BYTES[shape.kv_cache_dtype]),
+            kv_cache_dtype=shape.kv_cache_dtype,
             layers=shape.layers,
         ),
         engine=msgspec.convert(defaults, SimulatedSchedulerConfig),
@@ -216,7 +228,7 @@ def compute_kv_bytes(shape: ModelShape, parallelism: Parallelism) -> float:
     heads some hold copies.
     """
     parts = 1 if shape.kv_is_shared else min(parallelism.tensor, shape.kv_heads)
-    return 2 * shape.kv_values / parts
+    return KV_CACHE_BYTES[shape.kv_cache_dtype] * shape.kv_values / parts
 
 
 def predict_latency(

@@ -22,7 +22,7 @@ from dragoman.engines import tiny
 from dragoman_sim.engine.block_hashes import CacheKeys, TokenContents
 from dragoman_sim.engine.kv_offloading import HostTransfer, KvOffloading, OffloadingConfig
 from dragoman_sim.engine.scheduler import SimulatedScheduler
-from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
+from dragoman_sim.engine.scheduler_config import KvCacheGroup, SimulatedSchedulerConfig
 from dragoman_sim.engine.scheduler_output import SchedulerOutput
 from dragoman_sim.engine.sequence import SequenceStatus, SimulatedSequence
 
@@ -49,6 +49,13 @@ FEATURES = (
     "loras",
     "active",
 )
+HYBRID = ("windows", "chunks", "states", "block_sizes")
+"""Features of which a case with several KV cache groups has some."""
+HYBRID_FEATURES = (
+    *(each for each in FEATURES if each != "no_chunks"),
+    *HYBRID,
+    "retention",
+)
 MIXES: dict[str, tuple[str, ...]] = {
     "plain": (),
     **{feature: (feature,) for feature in FEATURES},
@@ -72,6 +79,20 @@ MIXES: dict[str, tuple[str, ...]] = {
         "offloading",
     ),
     "any": FEATURES,
+    "window of all layers": ("only windows",),
+    "windows": ("windows",),
+    "two windows, retention": ("windows", "windows again", "retention"),
+    "windows of other block sizes": ("windows", "block_sizes", "retention"),
+    "chunks": ("chunks", "stops"),
+    "windows and chunks": ("windows", "chunks"),
+    "states": ("states",),
+    "states, retention, aborts": ("states", "retention", "aborts", "stops", "threshold"),
+    "states without prefix caching": ("states", "no_prefix_caching"),
+    "windows and states": ("windows", "states", "retention", "priority"),
+    "windows, no_prefix_caching": ("windows", "no_prefix_caching"),
+    "windows, drafts": ("windows", "drafts", "stops", "retention"),
+    "chunks, drafts, aborts": ("chunks", "drafts", "lookahead", "aborts"),
+    "any with groups": HYBRID_FEATURES,
     "any with drafts": (
         *(each for each in FEATURES if each not in {"threshold", "adaptive"}),
         "drafts",
@@ -159,6 +180,8 @@ def draw_case(mix: str, seed: int, *, asynchronous: bool) -> Case:
             for each in MIXES[mix]
             if each in {"drafts", "offloading"} or random.random() < 0.35
         }
+    if mix == "any with groups" and not features & set(HYBRID):
+        features.add("windows")
     block_size = random.choice((1, 2, 4, 4, 8, 16))
     blocks = random.randint(6, random.choice((12, 30, 60)))
     if "offloading" in features:
@@ -200,9 +223,46 @@ def draw_case(mix: str, seed: int, *, asynchronous: bool) -> Case:
         offloading = OffloadingConfig(
             random.choice((3, 10, 40, 200)), random.choice((1, 1, 2, 3)), random.random() < 0.4
         )
+    if features & {"only windows", *HYBRID}:
+        config = _draw_groups(random, config, features)
     name = f"{mix}, seed {seed}, {'async' if asynchronous else 'sync'}"
     requests = _draw_requests(random, config, features)
     return Case(name, config, requests, "fewer drafts" in features and not asynchronous, offloading)
+
+
+def _draw_groups(
+    random: Random, config: SimulatedSchedulerConfig, features: set[str]
+) -> SimulatedSchedulerConfig:
+    """Draw KV cache groups, and blocks that are enough for some tokens in all of them."""
+    size = None
+    if "block_sizes" in features and not features & {"chunks", "states"}:
+        size = config.block_size * random.randint(2, 3)
+    windows = random.sample(range(2, random.choice((6, 20, 70))), 3)
+    if "only windows" in features:
+        groups = [KvCacheGroup("sliding_window", windows[0])]
+    else:
+        others = {
+            "windows": KvCacheGroup("sliding_window", windows[0], random.randint(1, 3), size),
+            "windows again": KvCacheGroup("sliding_window", windows[1], 1, size),
+            "chunks": KvCacheGroup("chunked_local", windows[2], random.randint(1, 3)),
+            "states": KvCacheGroup("state", tables=random.randint(1, 3)),
+        }
+        groups = [group for feature, group in others.items() if feature in features]
+        groups.insert(random.randint(0, len(groups)), KvCacheGroup(tables=random.randint(1, 2)))
+    tables = sum(group.tables for group in groups)
+    alignment = size or config.block_size
+    interval = 0
+    is_sparse = bool(features & {"windows", "states"}) and config.enable_prefix_caching
+    if "retention" in features and is_sparse:
+        interval = random.choice((None, alignment, 2 * alignment, 5 * alignment))
+    return msgspec.structs.replace(
+        config,
+        # Blocks that steps in flight still read, and states, come on top of those that
+        # a sequence needs.
+        num_gpu_blocks=config.num_gpu_blocks * tables + 4 * tables + 1,
+        kv_cache_groups=tuple(groups),
+        prefix_cache_retention_interval=interval,
+    )
 
 
 def _draw_requests(
@@ -211,7 +271,7 @@ def _draw_requests(
     """Draw requests. Some share prefixes, some arrive together; each fits into the
     cache if it is alone.
     """
-    longest = config.max_context
+    longest = min(config.max_context, 480)
     shared = [[random.randint(2, 99) for _ in range(longest)] for _ in range(random.randint(1, 3))]
     gap = random.choice((0, 1, 3, 10))
     requests = list[CaseRequest]()
@@ -325,13 +385,28 @@ class VllmParts:
         configured.cache_config.enable_prefix_caching = config.enable_prefix_caching
         configured.model_config = copy.copy(self.usual.model_config)
         configured.model_config.max_model_len = config.max_model_len
-        spec = self._interface.FullAttentionSpec(
-            block_size=config.block_size, num_kv_heads=1, head_size=8, dtype=self._float
-        )
+        if config.enable_prefix_caching and any(
+            group.kind == "state" for group in config.kv_cache_groups
+        ):
+            configured.cache_config.mamba_cache_mode = "align"
+        groups = config.kv_cache_groups or (KvCacheGroup(),)
         cache = self._interface.KVCacheConfig(
             num_blocks=config.num_gpu_blocks,
             kv_cache_tensors=[],
-            kv_cache_groups=[self._interface.KVCacheGroupSpec(["layer"], spec)],
+            kv_cache_groups=[
+                self._interface.KVCacheGroupSpec(
+                    [f"layer {number} {table}"], self._build_spec(group, config)
+                )
+                for number, group in enumerate(groups)
+                for table in range(group.tables)
+            ],
+            prefix_cache_retention_interval=config.prefix_cache_retention_interval,
+        )
+        configured.cache_config.prefix_cache_retention_interval = (
+            config.prefix_cache_retention_interval
+        )
+        scheduler_block_size, hash_block_size = self._cache_utils.resolve_kv_cache_block_sizes(
+            cache, configured
         )
         if config.num_speculative_tokens:
             # The minimum for an n-gram drafter, which does not run.
@@ -350,7 +425,7 @@ class VllmParts:
                 kv_connector_extra_config=extra,
             )
         scheduler = configured.scheduler_config.get_scheduler_cls()(
-            configured, cache, self._grammars, config.block_size
+            configured, cache, self._grammars, scheduler_block_size, hash_block_size
         )
         if offloading is not None:
             scheduler.connector.connector_scheduler.manager._num_chunks = offloading.num_chunks
@@ -359,6 +434,32 @@ class VllmParts:
             config.num_lookahead_tokens
         )  # That of a drafter with a model.
         return scheduler
+
+    def _build_spec(self, group: KvCacheGroup, config: SimulatedSchedulerConfig) -> Any:
+        """Build vLLM's description of one of a group's tables."""
+        if group.kind == "state":
+            caches = config.enable_prefix_caching
+            return self._interface.MambaSpec(
+                block_size=config.block_size if caches else config.max_model_len,
+                shapes=((8,),),
+                dtypes=(self._float,),
+                mamba_cache_mode="align" if caches else "none",
+            )
+        sizes: dict[str, Any] = {
+            "block_size": group.block_size or config.block_size,
+            "num_kv_heads": 1,
+            "head_size": 8,
+            "dtype": self._float,
+        }
+        match group.kind:
+            case "sliding_window":
+                return self._interface.SlidingWindowSpec(**sizes, sliding_window=group.window)
+            case "chunked_local":
+                return self._interface.ChunkedLocalAttentionSpec(
+                    **sizes, attention_chunk_size=group.window
+                )
+            case _:
+                return self._interface.FullAttentionSpec(**sizes)
 
     def build_drafts(self, ids: list[str], drafts: list[list[int]]) -> Any:
         return self._outputs.DraftTokenIds(ids, drafts)
@@ -519,7 +620,9 @@ class Lockstep:
         self._compare_state("schedule")
         tables: Any = self._theirs.kv_cache_manager.get_block_ids
         for id in scheduled:
-            self._compare("blocks", tables(id)[0], self._sequences[id].blocks)
+            sequence = self._sequences[id]
+            ours_of = [table.blocks for table in sequence.tables] or [sequence.blocks]
+            self._compare("blocks", list(tables(id)), ours_of)
         self._num_steps += bool(scheduled)
         self._num_tokens += sum(scheduled.values())
         self._num_cached_tokens += sum(
