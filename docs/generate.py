@@ -463,6 +463,8 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "cohere_embed": lambda: parameters("cohere_embed"),
     "rerank": lambda: parameters("rerank"),
     "score": lambda: parameters("score"),
+    "decisions": lambda: parameters("decisions"),
+    "systemone": lambda: parameters("systemone"),
     "generate": lambda: parameters("generate"),
     "sampling_params": lambda: parameters("sampling_params"),
     "sglang": lambda: parameters("sglang"),

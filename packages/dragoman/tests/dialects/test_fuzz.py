@@ -17,6 +17,9 @@ from dragoman.dialects.chat import read_chat
 from dragoman.dialects.chat.wire import CHAT
 from dragoman.dialects.completions.reader import read_completions
 from dragoman.dialects.completions.wire import COMPLETIONS
+from dragoman.dialects.decisions import read_decisions, read_systemone
+from dragoman.dialects.decisions.openai_wire import DECISIONS
+from dragoman.dialects.decisions.systemone_wire import SYSTEMONE
 from dragoman.dialects.interfaces import Profile, ReaderOptions
 from dragoman.dialects.openai_embeddings import EMBEDDINGS, read_embeddings
 from dragoman.dialects.openai_errors import render_openai_error
@@ -39,6 +42,8 @@ READERS: list[Reader] = [
     read_embeddings,
     read_rerank,
     read_score,
+    read_decisions,
+    read_systemone,
     read_generate,
     read_sglang,
     read_tgi,
@@ -48,7 +53,14 @@ PROFILES = [
     ReaderOptions(profile=Profile.VLLM, default_model="m"),
 ]
 RAW = (*GENERATE.rows, *SGLANG.rows, *SGLANG_PARAMS.rows, *TGI.rows, *TGI_PARAMS.rows)
-READING = (*EMBEDDINGS.rows, *RERANK.rows, *SCORE.rows, *RAW)
+READING = (
+    *EMBEDDINGS.rows,
+    *RERANK.rows,
+    *SCORE.rows,
+    *DECISIONS.rows,
+    *SYSTEMONE.rows,
+    *RAW,
+)
 NAMES = sorted({row.name for row in (*CHAT.rows, *COMPLETIONS.rows, *READING)})
 # Words with a meaning in some field, so that fuzzed bodies pass the first checks.
 ROLES = ("user", "assistant", "tool", "function", "system", "developer")
@@ -141,6 +153,18 @@ message: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
     st.sampled_from(OF_MESSAGES), values, max_size=3
 ).flatmap(lambda rest: st.sampled_from(ROLES).map(lambda role: {"role": role, **rest}))
 messages = st.lists(message, max_size=2)
+question: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {"type": st.sampled_from(("predicate", "choice", "score", "noul"))},
+    optional={
+        "instructions": values,
+        "criteria": values,
+        "choices": st.lists(st.fixed_dictionaries({"value": values}), max_size=3) | values,
+        "levels": st.lists(st.fixed_dictionaries({"label": values}), max_size=3) | values,
+    },
+)
+questions = st.lists(question, max_size=2) | st.dictionaries(
+    st.text(max_size=3), question, max_size=2
+)
 starts = st.fixed_dictionaries(
     {},
     optional={
@@ -156,6 +180,8 @@ starts = st.fixed_dictionaries(
         "documents": values,
         "text_1": values,
         "text_2": values,
+        "state": values,
+        "questions": questions | values,
     },
 )
 bodies = st.tuples(st.dictionaries(st.sampled_from(NAMES), values, max_size=4), starts).map(

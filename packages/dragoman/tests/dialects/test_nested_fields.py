@@ -14,6 +14,7 @@ from dragoman.core.request import Conversation
 from dragoman.dialects.anthropic import read_count_tokens, read_messages
 from dragoman.dialects.chat.reader import read_chat
 from dragoman.dialects.completions.reader import read_completions
+from dragoman.dialects.decisions import read_decisions, read_systemone
 from dragoman.dialects.interfaces import ReaderOptions
 from dragoman.dialects.responses.reader import read_responses
 from dragoman.dialects.sglang.reader import read_sglang
@@ -164,6 +165,33 @@ CASES: list[tuple[str, Callable[[bytes, ReaderOptions], Any], Body, list[str]]] 
         ["parameters", "parameters.grammar"],
     ),
     ("sglang", read_sglang, {"text": "a", "sampling_params": {}}, ["sampling_params"]),
+    (
+        "decisions",
+        read_decisions,
+        {
+            "input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}],
+            "questions": [
+                {
+                    "type": "choice",
+                    "instructions": [{"type": "input_text", "text": "b"}],
+                    "choices": [{"value": "c"}, {"value": "d"}],
+                }
+            ],
+        },
+        [
+            "input[0]",
+            "input[0].content[0]",
+            "questions[0]",
+            "questions[0].instructions[0]",
+            "questions[0].choices[0]",
+        ],
+    ),
+    (
+        "systemone",
+        read_systemone,
+        {"state": "a", "questions": {"q": {"type": "noul"}}},
+        ["questions.q"],
+    ),
     (
         "generate",
         read_generate,

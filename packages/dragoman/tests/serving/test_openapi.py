@@ -326,6 +326,8 @@ EXAMPLE_ROUTES = {
     "CohereEmbedRequest": ("/v2/embed", "e"),
     "RerankRequest": ("/v1/rerank", "e"),
     "ScoreRequest": ("/v1/score", "e"),
+    "DecisionRequest": ("/v1/decisions", "t"),
+    "SystemOneRequest": ("/v1/systemone", "t"),
     "TokenGenerationRequest": ("/inference/v1/generate", "t"),
     "SglangRequest": ("/generate", "t"),
     "TgiRequest": ("/generate_stream", "t"),

@@ -329,6 +329,8 @@ class GenerateRequest(Struct, frozen=True):
         prompt_logprobs: the same for prompt tokens.
         logprob_ids: report these tokens as the alternatives, however likely they are,
             in addition to the sampled one.
+        logprob_texts: the same by the texts that are one token each at the start of
+            the answer.
         return_prompt: emit PromptTokens.
         special_tokens_in_text: leave control tokens in the text (vLLM's
             skip_special_tokens=false).
@@ -353,6 +355,7 @@ class GenerateRequest(Struct, frozen=True):
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     logprob_ids: tuple[int, ...] = ()
+    logprob_texts: tuple[str, ...] = ()
     return_prompt: bool = False
     special_tokens_in_text: bool = False
     add_special_tokens: bool = True

@@ -13,6 +13,8 @@ from .cohere_embed import COHERE_EMBED
 from .completions.reader import read_completions
 from .completions.wire import COMPLETIONS
 from .completions.writer import CompletionsWriter
+from .decisions.openai_wire import DECISIONS
+from .decisions.systemone_wire import SYSTEMONE
 from .interfaces import GenerationCall, Header, ReaderOptions, Writer
 from .ollama.wire import (
     OLLAMA_CHAT,
@@ -94,6 +96,8 @@ _TABLES = (
     COHERE_EMBED,
     RERANK,
     SCORE,
+    DECISIONS,
+    SYSTEMONE,
     GENERATE,
     SAMPLING_PARAMS,
     SGLANG,

@@ -73,7 +73,8 @@ class _Node:
     checked_types: as in NestedRules; None checks all objects.
     tag, tagged_fields: the tag of TaggedFields, and all known fields by its values.
     values: as in NestedRules.
-    items: node of an array's items; None if they are not checked.
+    items: node of an array's items, or of the values of an object whose names are the
+        client's; None if they are not checked.
     """
 
     def __init__(self) -> None:
@@ -148,7 +149,9 @@ class NestedFields:
         match info:
             case msgspec.inspect.StructType():
                 return self._build_object(info)
-            case msgspec.inspect.ListType(item_type=item):
+            case (
+                msgspec.inspect.ListType(item_type=item) | msgspec.inspect.DictType(value_type=item)
+            ):
                 if (items := self._build(item)) is None:
                     return None
                 node = _Node()
@@ -194,22 +197,15 @@ def _is_known(value: DecodedJson, node: _Node) -> bool:
     """Whether a value has only known fields. This is the usual case, checked at a
     fraction of the cost of `_walk`.
     """
-    if isinstance(value, list):
+    fields = node.fields
+    if isinstance(value, list) or fields is None:
         items = node.items
-        values = cast("list[DecodedJson]", value)
         return items is None or all(
-            [
-                _is_known(cast("DecodedJson", item), items)
-                for item in values
-                if isinstance(item, _CONTAINERS)
-            ]
+            [_is_known(item, items) for _, item in _list_containers(cast("DecodedJson", value))]
         )
     members = cast("dict[str, DecodedJson]", value)
-    fields = node.fields
     # Objects of types that this server does not interpret are not checked.
-    if fields is None or (
-        node.checked_types is not None and members.get("type") not in node.checked_types
-    ):
+    if node.checked_types is not None and members.get("type") not in node.checked_types:
         return True
     if not members.keys() <= (node.select_fields(members) or fields):
         return False
@@ -224,23 +220,40 @@ def _is_known(value: DecodedJson, node: _Node) -> bool:
 
 def _walk(value: DecodedJson, node: _Node, path: str, key: str) -> Iterator[tuple[str, str]]:
     """Yield the path, and the path without indices, of each unknown field in a value."""
-    if isinstance(value, list) and node.items is not None:
-        for i, item in enumerate(cast("list[DecodedJson]", value)):
-            if isinstance(item, _CONTAINERS):
-                yield from _walk(cast("DecodedJson", item), node.items, f"{path}[{i}]", key)
-    elif isinstance(value, dict) and node.fields is not None:
-        members = cast("dict[str, DecodedJson]", value)
-        if node.checked_types is not None and members.get("type") not in node.checked_types:
-            return
-        for name, allowed in node.values.items():
-            if isinstance(value := members.get(name), str):
-                check_one_of(value, allowed, f"{path}.{name}")
-        fields = node.select_fields(members) or node.fields
-        for name, member in members.items():
-            if name not in fields:
-                if member is not None and (name not in node.fields or member not in _EMPTY):
-                    yield f"{path}.{name}", f"{key}.{name}"
-            elif name in node.inner and isinstance(member, _CONTAINERS):
-                yield from _walk(
-                    cast("DecodedJson", member), node.inner[name], f"{path}.{name}", f"{key}.{name}"
-                )
+    if isinstance(value, list) or node.fields is None:
+        if node.items is not None:
+            for suffix, item in _list_containers(cast("DecodedJson", value)):
+                # The index of an array's item is not part of the key.
+                yield from _walk(item, node.items, path + suffix, key)
+        return
+    members = cast("dict[str, DecodedJson]", value)
+    if node.checked_types is not None and members.get("type") not in node.checked_types:
+        return
+    for name, allowed in node.values.items():
+        if isinstance(value := members.get(name), str):
+            check_one_of(value, allowed, f"{path}.{name}")
+    fields = node.select_fields(members) or node.fields
+    for name, member in members.items():
+        if name not in fields:
+            if member is not None and (name not in node.fields or member not in _EMPTY):
+                yield f"{path}.{name}", f"{key}.{name}"
+        elif name in node.inner and isinstance(member, _CONTAINERS):
+            yield from _walk(
+                cast("DecodedJson", member), node.inner[name], f"{path}.{name}", f"{key}.{name}"
+            )
+
+
+def _list_containers(value: DecodedJson) -> list[tuple[str, DecodedJson]]:
+    """List the end of the path and the value of each item of an array, or each field of
+    an object, that is an array or an object itself.
+    """
+    entries = (
+        [(f"[{i}]", item) for i, item in enumerate(cast("list[DecodedJson]", value))]
+        if isinstance(value, list)
+        else [(f".{name}", item) for name, item in cast("dict[str, DecodedJson]", value).items()]
+    )
+    return [
+        (suffix, cast("DecodedJson", item))
+        for suffix, item in entries
+        if isinstance(item, _CONTAINERS)
+    ]

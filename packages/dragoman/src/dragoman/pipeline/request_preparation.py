@@ -41,13 +41,19 @@ from .engine_backends import (
 )
 from .foreign_reasoning import drop_foreign_reasoning
 from .infill_encoding import build_no_infill_error
+from .label_tokens import find_label_tokens, replace_label_texts
 from .prompt_encoding import EncodedPrompt, strip_reused_ids
 from .prompt_length import check_text_length, estimate_prompt_tokens
 from .prompt_truncation import build_dropped_warning, build_fitting_prompt, truncate_prompt
 from .reasoning_budget import replace_budget_hint
 from .request_queue import QueueTicket
 from .response_grammar import compile_grammar
-from .sampling import build_reasoning_budget, build_sampling, find_callable_tools
+from .sampling import (
+    build_reasoning_budget,
+    build_sampling,
+    ends_in_reasoning,
+    find_callable_tools,
+)
 from .served_model import ServedModel
 from .stop_strings import StopStage
 
@@ -124,6 +130,7 @@ async def prepare_job(
         raise build_no_generation_error(backend)
     capabilities = model.capabilities
     request, budget_warnings = replace_budget_hint(model, request, terms)
+    request, label_warnings = replace_label_texts(request, model.capabilities, terms.max_logprobs)
     if request.suffix is not None and not model.supports_suffix:
         raise build_no_infill_error()
     # The pipeline encodes the suffix itself if the model has tokens for it.
@@ -135,6 +142,7 @@ async def prepare_job(
         renders_prompt=isinstance(backend, TokenBackend),
     )
     warnings += budget_warnings
+    warnings += label_warnings
     if isinstance(request.prompt, Conversation):
         conversation, foreign = drop_foreign_reasoning(request.prompt, capabilities)
         request = msgspec.structs.replace(request, prompt=conversation) if foreign else request
@@ -400,7 +408,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             min_tokens=min(limits.min_tokens, max_tokens),
             stop_token_ids=stop_token_ids,
             logprobs=logprobs,
-            logprob_ids=request.logprob_ids,
+            logprob_ids=self._find_logprob_ids(encoded),
             prompt_logprobs=request.prompt_logprobs,
             matcher=matchers[0],
             grammar=None if grammar is None else grammar.text,
@@ -438,6 +446,20 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             for choice in range(1, candidates)
         ]
         return (first, *others)
+
+    def _find_logprob_ids(self, encoded: EncodedPrompt) -> tuple[int, ...]:
+        """Return the ids of the request, and those of its texts. Raises Unsupported."""
+        request = self.request
+        if not request.logprob_texts:
+            return request.logprob_ids
+        reasoning = self.model.reasoning
+        if reasoning is not None and ends_in_reasoning(reasoning.syntax, encoded.prompt_tail):
+            raise Unsupported(
+                "This model reasons before every answer, so its first token answers nothing.",
+                param="model",
+            )
+        labels = find_label_tokens(self.backend.tokenizer, encoded.ids, request.logprob_texts)
+        return tuple(dict.fromkeys((*request.logprob_ids, *labels)))
 
     @property
     def _closes_at_limit(self) -> bool:
