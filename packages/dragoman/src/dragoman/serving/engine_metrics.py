@@ -386,7 +386,7 @@ class EngineCollector(Collector):
             labels=("model_name", "reason"),
         )
         for model, _ in self._meters:
-            for reason, count in model.queue.rejections.items():
+            for reason, count in model.queues.generation.rejections.items():
                 family.add_metric((model.name, reason), count)
         if family.samples:
             yield family

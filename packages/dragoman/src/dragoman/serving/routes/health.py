@@ -114,9 +114,9 @@ async def live(_: HttpRequest) -> JsonResponse | Responder:
 async def show_version(http: HttpRequest) -> JsonResponse | Responder:
     """Show the version: of a simulated server the one that clients expect of it."""
     simulated = (
-        model.simulation.simulated_version
+        model.interfaces.simulation.simulated_version
         for model in http.service.models
-        if model.simulation is not None
+        if model.interfaces.simulation is not None
     )
     return JsonResponse(msgspec.json.encode({"version": next(simulated, VERSION)}))
 
