@@ -203,13 +203,14 @@ def test_prometheus_alert_fires_for_lost_target(
         lost = f"127.0.0.1:{find_free_port()}"
         with scraping(tmp_path, build_job(server, lost), at_once) as prometheus:
             alerts: list[dict[str, Any]] = []
-            for _ in range(10**5):
+            for _ in range(MAX_POLLS):
                 ups = query(prometheus, 'up{job="dragoman"}')
                 alerts = prometheus.get("/alerts").json()["data"]["alerts"]
                 names = {alert["labels"]["alertname"] for alert in alerts}
                 # Before the first scrape the job is absent, of which another alert tells.
                 if sorted(ups) == [0.0, 1.0] and names == {"DragomanDown"}:
                     break
+                pause()
             assert [
                 (alert["labels"]["alertname"], alert["state"], alert["labels"]["instance"])
                 for alert in alerts
