@@ -187,7 +187,7 @@ async def test_update_weights_oversized_body_returns_413(other: Path):
 @pytest.mark.parametrize(
     "path", ["/v1/chat/completions", "/v1/completions", "/inference/v1/generate"]
 )
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.long)])
 async def test_weight_versions_list_spans_after_update_mid_response(
     http: httpx2.AsyncClient, path: str, stream: bool
 ):
