@@ -17,7 +17,7 @@ from .blocks import Block, BlockError, Command, commands, prints
 from .programs import Done, run_program
 
 ADDRESS = re.compile(r"https?://(?:127\.0\.0\.1|localhost):8000")
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Timeout of a command in seconds."""
 SHARED = ("", "tiny", "scripted")
 """Arguments of the servers that all pages share."""

@@ -67,7 +67,7 @@ def test_calibrate_fits_multiple_logs_together(log: str) -> None:
     assert "fitted on 40 requests" in get_output("calibrate", log, *LIKE, "--fit-requests", "40")
 
 
-@pytest.mark.parametrize("suffix", [".png", ".html"])
+@pytest.mark.parametrize("suffix", [".png", pytest.param(".html", marks=pytest.mark.long)])
 def test_calibrate_plots_points_fit_and_error(log: str, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"fit{suffix}"
     get_output("calibrate", log, *LIKE, "--plots", str(path))
