@@ -12,7 +12,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -48,9 +48,13 @@ DONE = dict(
 
 
 class Stopped:
-    """A server whose responses pause until `go_on` is set."""
+    """A server whose responses pause until `go_on` is set.
+
+    replaced: the sockets that were passed on to a new process, of each time.
+    """
 
     def __init__(self, shutdown: ShutdownConfig) -> None:
+        self.replaced: list[Sequence[socket.socket]] = []
         self.go_on = asyncio.Event()
         script = Script((ScriptEntry((Say("One "), Wait(1.0), Say("two.")), repeat=True),))
         self.engine = ScriptedEngine(script, tokenizer=load_tiny_tokenizer(), sleep=self._wait)
@@ -61,6 +65,7 @@ class Stopped:
             build_uvicorn_config(build_asgi_app(self.models), Settings()),
             self.models,
             shutdown_config=shutdown,
+            on_replaced=self.replaced.append,
         )
         self.where = ""
 
@@ -139,6 +144,23 @@ async def test_shutdown_timeout_ends_streams_with_dialect_error(path: str):
         await task
     assert FAILED[path] in output
     assert DONE[path] not in output
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+async def test_replacement_survives_further_failures_but_no_signal(is_stopped: bool):
+    async with stopped(ShutdownConfig(timeout=600.0)) as (server, task):
+        running = asyncio.create_task(server.stream("/v1/chat/completions"))
+        await server.until_running(1)
+        server.server.replace()
+        while not server.models.is_closed:  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(0)
+        # Each failed restart of an engine during the drain asks for it again.
+        server.server.replace()
+        if is_stopped:
+            server.server.handle_exit(signal.SIGTERM, None)
+        server.go_on.set()
+        await asyncio.gather(running, task, return_exceptions=True)
+    assert [len(sockets) for sockets in server.replaced] == ([] if is_stopped else [1])
 
 
 async def test_shutdown_second_signal_stops_immediately():

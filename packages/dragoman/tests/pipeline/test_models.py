@@ -16,7 +16,7 @@ from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation, GenerateRequest
 from dragoman.pipeline.admit import admit
 from dragoman.pipeline.engine_backends import EventBackend
-from dragoman.pipeline.model_lifecycle import ModelSpec, ModelState
+from dragoman.pipeline.model_lifecycle import ModelSpec, ModelState, SlotHistory
 from dragoman.pipeline.model_registry import Models
 from dragoman.pipeline.served_model import ServedModel
 from dragoman.prompts.hf_tokenizer import HfTokenizer
@@ -393,3 +393,12 @@ async def test_engine_restart_backoff_resets_after_healthy_period(
         clock.now = place.retry_at
         await models.poll(place)
     await models.stop()
+
+
+async def test_slot_not_loaded_passes_its_history_on(tokenizer: HfTokenizer) -> None:
+    # The process is replaced twice before a request needs the model.
+    history = SlotHistory(2, 3, None, (("style", "/adapters/style"),))
+    for _ in range(2):
+        models = ModelHost(tokenizer).models
+        models.succeed({"a": history})
+        assert models.build_histories()["a"] == history

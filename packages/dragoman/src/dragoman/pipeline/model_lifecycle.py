@@ -487,14 +487,16 @@ class ModelSlot:
     def build_history(self) -> SlotHistory:
         """Build what a new process takes over from this slot."""
         model = self.model
-        adapters = None if model is None else model.adapters
+        # Of a model on demand that was not loaded in this process either, those of the
+        # previous one.
+        adapters = self._inherited_adapters
+        if model is not None and model.adapters is not None:
+            adapters = tuple((adapter.name, adapter.path) for adapter in model.adapters)
         return SlotHistory(
             self._n_failures,
             self.n_restarts + self.needs_new_process,
             self._find_weight_history(),
-            None
-            if adapters is None
-            else tuple((adapter.name, adapter.path) for adapter in adapters),
+            adapters,
         )
 
     def _find_weight_history(self) -> WeightHistory | None:

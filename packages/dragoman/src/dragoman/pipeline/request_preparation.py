@@ -452,7 +452,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         request = self.request
         if not request.logprob_texts:
             return request.logprob_ids
-        reasoning = self.model.reasoning
+        reasoning = self.model.formats.reasoning
         if reasoning is not None and ends_in_reasoning(reasoning.syntax, encoded.prompt_tail):
             raise Unsupported(
                 "This model reasons before every answer, so its first token answers nothing.",

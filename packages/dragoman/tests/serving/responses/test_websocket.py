@@ -23,10 +23,12 @@ from dragoman.pipeline.engine_backends import EventBackend
 from dragoman.pipeline.model_registry import Models
 from dragoman.pipeline.served_model import ServedModel
 from dragoman.serving.app import build_asgi_app
+from dragoman.serving.auth import Keyring
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore, Store
+from dragoman.tenants import KeyHash, Tenant, hash_key
 
 ANSWER = ScriptEntry((Think("Hm."), Say("Well.")), repeat=True)
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -422,3 +424,62 @@ async def test_websocket_connection_limit_returns_503():
         with pytest.raises(InvalidStatus):
             async with connect(f"ws://{where}/v1/chat/completions"):
                 pass
+
+
+CREATE = '{"type":"response.create","model":"m","input":"hi"}'
+FRAMES_WITHOUT_CALL = [
+    '{"type":"response.processed","response_id":"resp_1"}',
+    "{",
+    '{"type":"response.create","model":"m","input":"x","temperature":9}',
+]
+
+
+def build_tenants(name: str) -> dict[str, Tenant]:
+    """Return a key that is its own name, with three requests a minute."""
+    return {name: Tenant(secrets=(KeyHash(hash_key(name)),), requests_per_minute=3)}
+
+
+@asynccontextmanager
+async def run_keyed_connection() -> AsyncGenerator[tuple[Keyring, ClientConnection]]:
+    """Yield the keys of a server, and a connection with the key `a`."""
+    tokenizer = load_tiny_tokenizer()
+    backend = EventBackend(ScriptedEngine(Script((ANSWER,)), tokenizer=tokenizer), tokenizer)
+    models = Models([ServedModel("m", backend, 4096, 1)])
+    app = build_asgi_app(models, tenants=build_tenants("a"))
+    headers = {"authorization": "Bearer a"}
+    async with (
+        serving(app, models) as where,
+        connect(f"ws://{where}/v1/responses", additional_headers=headers) as raw,
+    ):
+        yield app.keyring, raw
+
+
+@pytest.mark.parametrize("frame", FRAMES_WITHOUT_CALL)
+async def test_websocket_frames_without_call_are_limited(frame: str) -> None:
+    async with run_keyed_connection() as (_, raw):
+        for _ in range(3):
+            await raw.send(frame)
+        await raw.send(CREATE)
+        statuses: list[int] = []
+        while 429 not in statuses:
+            event = json.loads(await raw.recv())
+            assert event["type"] == "error"
+            statuses.append(event["status"])
+        assert statuses[:-1] in ([], [400] * 3)
+
+
+@pytest.mark.parametrize("frame", [CREATE, *FRAMES_WITHOUT_CALL])
+async def test_websocket_of_revoked_key_ends_with_next_frame(frame: str) -> None:
+    async with run_keyed_connection() as (keyring, raw):
+        await raw.send(CREATE)
+        while json.loads(await raw.recv())["type"] != "response.completed":
+            pass
+        keyring.replace_tenants(build_tenants("b"))
+        await raw.send(frame)
+        event = json.loads(await raw.recv())
+        assert (event["type"], event["status"]) == ("error", 401)
+        with pytest.raises(ConnectionClosed) as closed:
+            await raw.recv()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
+        assert "revoked" in closed.value.rcvd.reason

@@ -15,7 +15,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 from starlette.types import Message, Receive, Scope, Send
 
-from ....core.errors import DragomanError, Overloaded, RequestError
+from ....core.errors import AuthenticationError, DragomanError, Overloaded, RequestError
 from ....core.events import ChoiceFinished, Event, FinishReason
 from ....dialects.responses.websocket_frames import (
     ClientFrame,
@@ -242,13 +242,14 @@ class WebSocketSession:
         service = restrict_service(self._service, self._http.caller)
         self._http = replace(self._http, service=service)
         try:
-            if len(data) > service.options.max_body_bytes:
-                raise RequestError(
-                    f"The frame is larger than the limit of {service.options.max_body_bytes} bytes."
-                )
             options = build_reader_options(self._http)
             self._http.record.call = None
             async with limit_request(self._http, RequestCost.CALL):
+                if len(data) > service.options.max_body_bytes:
+                    raise RequestError(
+                        f"The frame is larger than the limit of {service.options.max_body_bytes} "
+                        "bytes."
+                    )
                 client_frame = await run_in_thread_if_large(
                     lambda frame: read_frame(frame, options, now=lambda: int(service.clock.now())),
                     data,
@@ -277,6 +278,7 @@ class WebSocketSession:
                 self._mark_disconnected()
         except DragomanError as error:
             status = await self._send_error(error)
+            await self._close_if_revoked()
         except Exception as error:
             status = await self._send_error(wrap_unexpected_error(error))
         next_history = None if turn is None else turn.next_history
@@ -292,6 +294,16 @@ class WebSocketSession:
             log.info(
                 "%s %s WEBSOCKET /v1/responses %d %.1fms", client, self._http.id, status, elapsed
             )
+
+    async def _close_if_revoked(self) -> None:
+        """Close the connection if its key was revoked: it would only hold resources."""
+        try:
+            self._service.tenancy.keyring.find_tenant(self._http.caller.owner)
+        except AuthenticationError:
+            await self._send_message(
+                {"type": "websocket.close", "code": 1008, "reason": "the API key was revoked"}
+            )
+            self._mark_disconnected()
 
     async def _open_turn(self, client_frame: ClientFrame) -> ResponseTurn:
         previous = client_frame.call.previous_response_id
