@@ -84,6 +84,11 @@ ALLOWED_MODULES = {
         "dragoman_sim.engine.scheduler_config",
         "dragoman_sim.settings",
         "dragoman_sim.spec",
+        # The flags of `vllm serve`, which follow `sim`.
+        "dragoman_sim.vllm_command_line",
+        "dragoman_sim.vllm_flags",
+        "dragoman_sim.vllm_serve_flags",
+        "dragoman_sim.vllm_translation",
     },
     "check": {"dragoman_check.commands"},
     "simulate": {

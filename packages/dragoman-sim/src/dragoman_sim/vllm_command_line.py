@@ -15,8 +15,6 @@ from typing import cast
 import msgspec
 from msgspec import Struct
 
-from dragoman.core.strict_yaml import load_yaml
-
 from .vllm_serve_flags import ServeFlag, find_serve_flag
 
 _BOOLEANS = {"true": True, "false": False}
@@ -222,6 +220,8 @@ def _is_flag(name: str) -> bool:
 
 
 def _load_file(path: str) -> dict[str, object]:
+    from dragoman.core.strict_yaml import load_yaml  # noqa: PLC0415 - few lines have a file
+
     try:
         entries = load_yaml(Path(path).read_bytes())
     except (OSError, ValueError) as error:

@@ -13,10 +13,7 @@ from typing import cast
 import msgspec
 
 from dragoman.launch.engine_spec import TranslatedArguments
-from dragoman.parsers.registry import find_reasoning_format, find_tool_format
 
-from .engine.kv_transfer_config import KvExtraConfig, KvTransferConfig
-from .engine.speculative_decoding import IGNORED_FIELDS
 from .vllm_command_line import GivenFlag, parse_serve_arguments, read_size
 from .vllm_flags import REFUSED, explain_vllm_flag
 
@@ -202,6 +199,12 @@ class _Translation:
             self._ignore(given, f"there is no file {text}; the tokenizer's own template is used")
 
     def _translate_parser(self, given: GivenFlag) -> None:
+        # Not at the top, as also below: most command lines need only the table of flags.
+        from dragoman.parsers.registry import (  # noqa: PLC0415
+            find_reasoning_format,
+            find_tool_format,
+        )
+
         (name,) = given.values
         find = find_tool_format if given.flag.name == "tool-call-parser" else find_reasoning_format
         try:
@@ -245,6 +248,8 @@ class _Translation:
         if short is not None:
             self._speculative[short] = int(text) if text.isdigit() else text
             return
+        from .engine.speculative_decoding import IGNORED_FIELDS  # noqa: PLC0415
+
         fields = _decode_object(given, text)
         ignored = [name for name in fields if name in IGNORED_FIELDS]
         for name in ignored:
@@ -256,6 +261,8 @@ class _Translation:
         self._speculative |= fields
 
     def _translate_kv_transfer(self, given: GivenFlag) -> None:
+        from .engine.kv_transfer_config import KvExtraConfig, KvTransferConfig  # noqa: PLC0415
+
         fields = self._choose_connector(given, _decode_object(given, given.values[0]))
         if not fields:
             return
