@@ -69,12 +69,14 @@ async def scrape(**settings: Any) -> str:
 
 
 async def list_scraped_names(faults: Path) -> set[str]:
+    transfer = '{"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_port": 0}'
     speculation = '{"method": "ngram", "num_speculative_tokens": 2}'
     texts = [
         await scrape(
             model="sim", time_scale=1000.0, sim_faults=str(faults), speculative_config=speculation
         ),
         await scrape(model="sim", time_scale=1000.0, kv_offloading_size=1.0),
+        await scrape(model="sim", time_scale=1000.0, kv_transfer_config=transfer),
         await scrape(model="tiny"),
     ]
     families = (*build_worker_families(1, 0, {0: 0.0}), *build_engine_families(1, 0))

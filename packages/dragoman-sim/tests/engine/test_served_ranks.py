@@ -107,8 +107,11 @@ async def test_profile_with_ranks_serves_all_of_them(lock_step: bool, tmp_path: 
 
 
 async def test_failed_ranks_in_lock_step_serve_again(tmp_path: Path) -> None:
-    async with twin(profile=write_profile(tmp_path), time_scale=1000.0) as sim:
-        answers = [asyncio.create_task(sim.chat(max_tokens=500, ignore_eos=True)) for _ in range(4)]
+    # At this speed an answer takes 27 seconds, so none ends before it is aborted.
+    async with twin(profile=write_profile(tmp_path), time_scale=10.0) as sim:
+        answers = [
+            asyncio.create_task(sim.chat(max_tokens=20_000, ignore_eos=True)) for _ in range(4)
+        ]
         while sim.engine.health().running < 4:  # noqa: ASYNC110 - until the engine has them
             await asyncio.sleep(0)
         await sim.engine.abort_all()

@@ -383,7 +383,7 @@ async def test_metrics_can_be_set_at_run_time():
 
 async def test_share_of_requests_gets_random_errors():
     plan = {"probability": 0.5, "errors": ["rate_limit", "model_not_found"]}
-    async with twin() as sim:
+    async with twin(api_profile="openai") as sim:
         await put_faults(sim, plan)
         first = await statuses(sim, 30)
         await put_faults(sim, plan)
@@ -399,7 +399,7 @@ async def test_share_of_requests_gets_random_errors():
     assert (both.status_code, unknown.status_code) == (400, 400)
 
 
-async def test_version_is_that_of_simulated_vllm():
+async def test_version_equals_simulated_vllm():
     async with twin() as sim:
         assert (await sim.get("/version")).json() == {"version": "0.33.0"}
 

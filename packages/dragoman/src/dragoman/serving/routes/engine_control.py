@@ -555,6 +555,8 @@ class SimulationChange(Struct, frozen=True, forbid_unknown_fields=True):
 
 async def change_simulation(http: HttpRequest) -> JsonResponse | Responder:
     change = await decode_body(http, SimulationChange)
+    if change.time_scale is None and change.latency is None and change.metrics is None:
+        raise RequestError("Set at least one of `time_scale`, `latency` and `metrics`.")
     models = (
         list(http.service.models)
         if change.model is None
