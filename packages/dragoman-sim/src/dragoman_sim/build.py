@@ -12,7 +12,6 @@ from uuid import uuid4
 import msgspec
 
 from dragoman.core.engine_interfaces import EngineInterfaces
-from dragoman.core.strict_yaml import load_yaml
 from dragoman.engines.bundled_model import find_bundled_model
 from dragoman.engines.script import load_script
 from dragoman.launch.hub_models import fetch_tokenizer
@@ -227,6 +226,8 @@ def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorCon
         offloading = profile.build_offloading(simulator.kv_offloading_size)
         offloading.build_config(scheduler.block_size)
     if simulator.sim_faults is not None:
+        from dragoman.core.strict_yaml import load_yaml  # noqa: PLC0415 - yaml takes long to import
+
         try:
             faults = parse_faults(load_yaml(Path(simulator.sim_faults).read_bytes()))
         except ValueError as error:

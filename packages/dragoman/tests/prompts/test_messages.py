@@ -25,7 +25,7 @@ from dragoman.core.message import (
     ToolCall,
     ToolResult,
 )
-from dragoman.prompts.template_features import TemplateFeatures
+from dragoman.prompts.template import TemplateFeatures
 from dragoman.prompts.template_messages import (
     MessageOptions,
     build_message_values,

@@ -10,10 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import msgspec
-import yaml
 from msgspec import Struct
-
-from dragoman.core.strict_yaml import load_yaml
 
 from .kv_cache_dtype import KV_CACHE_BYTES, check_kv_cache_dtype
 from .latency import LatencyModel
@@ -258,6 +255,8 @@ def estimate_prior(hardware: Hardware, model: ModelProfile) -> Prior:
 
 def loads(text: str | bytes, source: str = "profile") -> SimulatorProfile:
     """Parse a profile. Raises ProfileError, which names the source and the field."""
+    from dragoman.core.strict_yaml import load_yaml  # noqa: PLC0415 - yaml takes long to import
+
     try:
         return msgspec.convert(
             load_yaml(text), SimulatorProfile, strict=False
@@ -308,6 +307,8 @@ SECTION_COMMENTS = {
 
 def dumps(profile: SimulatorProfile) -> str:
     """Serialize as YAML with a comment on every section; inverse of `loads`."""
+    import yaml  # noqa: PLC0415 - as above
+
     sections = msgspec.to_builtins(profile)
     parts: list[str] = []
     for name, value in sections.items():

@@ -5,6 +5,9 @@ value.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import cast
 
 import yaml
 
@@ -40,8 +43,36 @@ def load_yaml(text: str | bytes) -> object:
         ValueError: it is not valid YAML, a mapping has a key twice, or it is nested too
             deeply.
     """
-    try:
+    with _report_errors():
         return StrictLoader(text).get_single_data()
+
+
+def load_yaml_items(text: str) -> Iterator[tuple[int, object]] | None:
+    """Parse the items of a sequence one by one, each with the line where it begins, from
+    1; None if the document is no sequence.
+
+    Raises:
+        ValueError: as `load_yaml`, also while it is iterated.
+    """
+    loader = StrictLoader(text)
+    with _report_errors():
+        root = loader.get_single_node()
+    if not isinstance(root, yaml.SequenceNode):
+        return None
+    return _construct_items(loader, root)
+
+
+def _construct_items(loader: StrictLoader, root: yaml.SequenceNode) -> Iterator[tuple[int, object]]:
+    for node in root.value:
+        with _report_errors():
+            value = cast("object", loader.construct_object(node, deep=True))  # pyright: ignore[reportUnknownMemberType]
+        yield node.start_mark.line + 1, value
+
+
+@contextmanager
+def _report_errors() -> Generator[None]:
+    try:
+        yield
     except RecursionError:
         raise ValueError("the YAML is nested too deeply") from None
     except yaml.YAMLError as error:

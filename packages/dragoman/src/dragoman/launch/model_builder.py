@@ -16,10 +16,10 @@ from ..pipeline.detokenizer import Vocabulary
 from ..pipeline.engine_backends import TokenBackend
 from ..pipeline.lora_adapters import Adapters
 from ..pipeline.served_model import GenerationDefaults, ServedModel
-from ..prompts.chat_template import ChatTemplate
 from ..prompts.hf_tokenizer import HfTokenizer, load_tokenizer
 from ..prompts.render import Renderer
 from ..prompts.request_templates import RequestTemplates
+from ..prompts.template import Template
 from ..prompts.tokenizer_info import load_tokenizer_info
 from ..serving.clock import Clock
 from ..settings import GenerationConfig, Settings
@@ -78,7 +78,7 @@ def build_token_backend(
     settings: Settings,
     engine: TokenEngine,
     tokenizer: HfTokenizer,
-    template: ChatTemplate | None,
+    template: Template | None,
     eos: frozenset[int],
     *,
     embedder: Embedder | None = None,

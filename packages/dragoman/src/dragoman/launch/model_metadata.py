@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ..parsers import registry, response_template
 from ..pipeline.output_formats import OutputFormats
-from ..prompts.chat_template import ChatTemplate, decode_tokenizer_config
 from ..prompts.hf_tokenizer import HfTokenizer
-from ..prompts.template_loader import load_template
+from ..prompts.template import Template
+from ..prompts.tokenizer_config import decode_tokenizer_config
 from ..settings import GenerationConfig, Settings
+
+if TYPE_CHECKING:
+    from ..prompts.chat_template import ChatTemplate
 
 
 def resolve_served_names(settings: Settings, name: str) -> tuple[str, tuple[str, ...]]:
@@ -113,6 +117,8 @@ def load_generation_config(directory: Path) -> GenerationConfig:
 
 def load_chat_template(settings: Settings, directory: Path) -> ChatTemplate | None:
     """Load the configured chat template, or else the model's own."""
+    from ..prompts.template_loader import load_template  # noqa: PLC0415 - as below
+
     return load_configured_template(settings) or load_template(directory)
 
 
@@ -123,6 +129,8 @@ def load_configured_template(settings: Settings) -> ChatTemplate | None:
     source_or_path = settings.chat_template
     if source_or_path is None:
         return None
+    from ..prompts.chat_template import ChatTemplate  # noqa: PLC0415 - jinja2 takes long to import
+
     is_source = "{{" in source_or_path or "{%" in source_or_path
     return ChatTemplate(
         source_or_path if is_source else Path(source_or_path).read_text(encoding="utf-8")
@@ -134,7 +142,7 @@ class _TokenizerConfig(msgspec.Struct):
 
 
 def resolve_formats(
-    settings: Settings, directory: Path, template: ChatTemplate | None, tokenizer: HfTokenizer
+    settings: Settings, directory: Path, template: Template | None, tokenizer: HfTokenizer
 ) -> OutputFormats:
     """Resolve the reasoning and tool formats: configured, else declared by the model,
     else detected (template).
@@ -150,7 +158,7 @@ def resolve_formats(
 
 
 def detect_formats(
-    settings: Settings, template: ChatTemplate | None, tokenizer: HfTokenizer
+    settings: Settings, template: Template | None, tokenizer: HfTokenizer
 ) -> OutputFormats:
     """Resolve the reasoning and tool formats: configured, else detected from the chat
     template.

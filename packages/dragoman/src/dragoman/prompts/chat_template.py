@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from types import CodeType, MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import jinja2
 import msgspec
@@ -16,12 +16,9 @@ from msgspec import Struct
 
 from ..core.errors import RequestError
 from .sandbox import Budget, Sandbox, SandboxedTemplate
-from .template_features import TemplateFeatures, detect_features
+from .template import GENERATION_MARK
+from .template_features import detect_features
 
-GENERATION_MARK = "dragoman_generation_mark"
-"""The variable whose value is written where the generation prompt begins; if it is not
-set, nothing is written.
-"""
 _GENERATION_PROMPT = "add_generation_prompt"
 
 
@@ -87,27 +84,6 @@ class TemplateLimits(Struct, frozen=True):
 
 _PROBE = TemplateLimits(characters=200_000, steps=20_000, seconds=1.0)
 """Limits of feature probes, whose messages are short."""
-
-
-class Template(Protocol):
-    """A template, whether it is rendered in this process or in a worker process.
-
-    source: Jinja text.
-    special_tokens: constants such as `bos_token` and `eos_token`.
-    reserved_names: variables that a client must not set.
-    """
-
-    @property
-    def source(self) -> str: ...
-
-    @property
-    def special_tokens(self) -> Mapping[str, str]: ...
-
-    @property
-    def reserved_names(self) -> frozenset[str]: ...
-
-    @property
-    def features(self) -> TemplateFeatures: ...
 
 
 class CompiledSource(Struct, frozen=True):
@@ -235,59 +211,6 @@ class ChatTemplate:
     ) -> str:
         variables = {"messages": messages, "tools": tools, "add_generation_prompt": True}
         return self._render(variables, _EPOCH, 0, _PROBE)
-
-
-class _NamedTemplate(Struct):
-    name: str
-    template: str
-
-
-class _Token(Struct):
-    content: str
-
-
-class TokenizerConfig(Struct):
-    """The fields of tokenizer_config.json that templates need."""
-
-    tokenizer_class: str = "PreTrainedTokenizerFast"
-    chat_template: str | list[_NamedTemplate] | None = None
-    bos_token: str | _Token | None = None
-    eos_token: str | _Token | None = None
-    unk_token: str | _Token | None = None
-    pad_token: str | _Token | None = None
-    sep_token: str | _Token | None = None
-    cls_token: str | _Token | None = None
-    mask_token: str | _Token | None = None
-
-    def find_template(self, name: str) -> str | None:
-        if isinstance(self.chat_template, list):
-            return next(
-                (entry.template for entry in self.chat_template if entry.name == name), None
-            )
-        return self.chat_template if name == "default" else None
-
-    def list_special_tokens(self) -> dict[str, str]:
-        tokens = {
-            "bos_token": self.bos_token,
-            "eos_token": self.eos_token,
-            "unk_token": self.unk_token,
-            "pad_token": self.pad_token,
-            "sep_token": self.sep_token,
-            "cls_token": self.cls_token,
-            "mask_token": self.mask_token,
-        }
-        return {
-            name: t if isinstance(t, str) else t.content
-            for name, t in tokens.items()
-            if t is not None
-        }
-
-
-def decode_tokenizer_config(raw: bytes) -> TokenizerConfig:
-    try:
-        return msgspec.json.decode(raw, type=TokenizerConfig)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"tokenizer_config.json: {error}") from error
 
 
 _EPOCH = datetime(2000, 1, 1)

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from ..core.errors import RequestError
 from ..core.json_types import JsonObject, JsonValue
-from .chat_template import ChatTemplate
 from .control_tokens import ControlTokenBreaker
 from .hf_tokenizer import HfTokenizer
 from .render import choose_unused_chars
+
+if TYPE_CHECKING:
+    from .chat_template import ChatTemplate
 
 _PROBES = ("dragoman query", "dragoman document")
 _QWEN3_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"

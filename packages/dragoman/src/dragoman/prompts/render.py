@@ -12,7 +12,7 @@ from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -28,10 +28,10 @@ from ..core.message import (
     ToolCall,
 )
 from ..core.request import Conversation
-from .chat_template import GENERATION_MARK, ChatTemplate, Template
 from .control_tokens import ControlTokenBreaker
 from .hf_tokenizer import HfTokenizer
 from .json_values import InvalidJson, decode
+from .template import GENERATION_MARK, Template
 from .template_messages import (
     MessageOptions,
     StringVisitor,
@@ -41,6 +41,9 @@ from .template_messages import (
 )
 from .token_replay import SampledPrefixes
 from .tool_value_cache import ToolValueCache
+
+if TYPE_CHECKING:
+    from .chat_template import ChatTemplate
 
 _NONCHARACTERS = (
     *range(0xFDD0, 0xFDF0),
@@ -166,8 +169,7 @@ class Renderer:
         cache_owner: str | None = None,
     ) -> Rendered:
         """Run `steps` with a template that renders in this process."""
-        template = self._template
-        assert isinstance(template, ChatTemplate)
+        template = cast("ChatTemplate", self._template)
         steps = self.steps(
             conversation, now=now, tools=tools, pictures=placeholders, cache_owner=cache_owner
         )

@@ -14,7 +14,7 @@ from msgspec import Struct
 from ..core.errors import RequestError
 from ..isolation.worker_pool import LimitExceeded, WorkerLimits, WorkerPool
 from .render import Rendered, Renderer, Rendering, Steps
-from .template_features import TemplateFeatures
+from .template import TemplateFeatures
 from .template_worker import TemplateCall, TemplateReply, TemplateSource
 
 _CACHE_SIZE = 32

@@ -6,9 +6,9 @@ from collections.abc import Callable, Set
 from typing import Any
 
 from jinja2 import nodes
-from msgspec import Struct
 
 from ..core.errors import RequestError
+from .template import TemplateFeatures
 
 # No template writes this text by itself.
 _NEEDLE = "Qqneedleqq"
@@ -19,56 +19,6 @@ _USER: dict[str, Any] = {"role": "user", "content": "Hello"}
 
 RenderProbe = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None], str]
 """A function that renders messages and tools; raises RequestError."""
-
-
-class TemplateFeatures(Struct, frozen=True):
-    """The features of a chat template.
-
-    accepts_strings: the content of a message may be a string.
-    accepts_parts: the content of a message may be a list of `{"type": "text", "text":
-        ...}`.
-    needs_string_arguments: a call's arguments must be JSON text, not an object:
-        Functionary v3.2 concatenates them.
-    accepts_null_content: the content of a message with tool calls may be None.
-    supports_developer: the template handles the role `developer`.
-    supports_tools: the template renders tools.
-    variables: names of the variables that the template reads, except those that every
-        template has.
-    fields: names of attributes and keys that the template reads anywhere.
-    literals: texts that the template writes or compares with.
-    split_separators: separators that the template passes to `split`.
-    replaces_text: the template calls `replace` on strings.
-    marks_generation: the template writes `GENERATION_MARK` where the generation prompt
-        begins; see `insert_generation_mark`.
-    shows_names: the template writes the name of a message's participant.
-    """
-
-    accepts_strings: bool
-    accepts_parts: bool
-    needs_string_arguments: bool
-    accepts_null_content: bool
-    supports_developer: bool
-    supports_tools: bool
-    variables: frozenset[str]
-    fields: frozenset[str]
-    literals: frozenset[str]
-    split_separators: frozenset[str]
-    replaces_text: bool
-    marks_generation: bool = False
-    shows_names: bool = False
-
-    @property
-    def supports_thinking(self) -> bool:
-        return bool(self.variables & {"enable_thinking", "thinking"})
-
-    @property
-    def supports_reasoning_effort(self) -> bool:
-        return "reasoning_effort" in self.variables
-
-    @property
-    def supports_reasoning(self) -> bool:
-        """Whether messages may carry reasoning in a field of their own."""
-        return bool(self.fields & {"reasoning_content", "reasoning", "thinking"})
 
 
 def detect_features(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .chat_template import ChatTemplate, TokenizerConfig, decode_tokenizer_config
+from .chat_template import ChatTemplate
+from .tokenizer_config import TokenizerConfig, decode_tokenizer_config
 
 
 def load_template(directory: Path, name: str = "default") -> ChatTemplate | None:

@@ -28,7 +28,7 @@ from ..core.message import (
     ToolResult,
 )
 from .json_values import InvalidJson, decode
-from .template_features import TemplateFeatures
+from .template import TemplateFeatures
 
 _LEADING_ROLES = (Role.SYSTEM, Role.DEVELOPER)
 

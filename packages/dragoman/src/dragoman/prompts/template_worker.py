@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
 from ..core.errors import RequestError
 from ..isolation.worker_loop import serve
-from .chat_template import ChatTemplate
-from .template_features import TemplateFeatures
+from .template import TemplateFeatures
+
+if TYPE_CHECKING:
+    from .chat_template import ChatTemplate
 
 _CACHE_SIZE = 32
 
@@ -90,6 +92,9 @@ def work(data: bytes) -> bytes:
 
 @lru_cache(maxsize=_CACHE_SIZE)
 def _compile(template: TemplateSource) -> ChatTemplate:
+    # The server imports this module too, for the messages.
+    from .chat_template import ChatTemplate  # noqa: PLC0415 - jinja2 takes long to import
+
     return ChatTemplate(template.source, dict(template.special_tokens))
 
 

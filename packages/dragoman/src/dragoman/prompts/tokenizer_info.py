@@ -6,7 +6,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from .chat_template import ChatTemplate, TokenizerConfig, decode_tokenizer_config
+from .template import Template
+from .tokenizer_config import TokenizerConfig, decode_tokenizer_config
 
 
 class TokenizerInfo(Struct, frozen=True, omit_defaults=True):
@@ -23,7 +24,7 @@ class TokenizerInfo(Struct, frozen=True, omit_defaults=True):
     chat_template: str | None = None
 
 
-def load_tokenizer_info(directory: Path, template: ChatTemplate | None = None) -> TokenizerInfo:
+def load_tokenizer_info(directory: Path, template: Template | None = None) -> TokenizerInfo:
     """Load the fields. template: the served template. Raises ValueError for an invalid
     configuration.
     """

@@ -25,11 +25,9 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import msgspec
-import yaml
 from msgspec import Struct
 
 from ...core.events import FinishReason
-from ...core.strict_yaml import StrictLoader
 from .match_rule import MatchRule
 from .script import (
     CallTool,
@@ -176,7 +174,7 @@ def load_script(path: Path) -> Script:
     # A ScriptError is a ValueError too, but it already names the entry.
     except ScriptError:
         raise
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ScriptError(f"{path}: {error}") from None
     if not entries:
         raise ScriptError(f"{path}: a script needs at least one entry")
@@ -257,10 +255,9 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_yaml(text: str) -> Iterator[tuple[int, object]]:
-    loader = StrictLoader(text)
-    root = loader.get_single_node()
-    if not isinstance(root, yaml.SequenceNode):
+    from ...core.strict_yaml import load_yaml_items  # noqa: PLC0415 - yaml takes long to import
+
+    items = load_yaml_items(text)
+    if items is None:
         raise ValueError("a script is a list of entries")
-    for node in root.value:
-        value = cast("object", loader.construct_object(node, deep=True))  # pyright: ignore[reportUnknownMemberType]
-        yield node.start_mark.line + 1, value
+    yield from items

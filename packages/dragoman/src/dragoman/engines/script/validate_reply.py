@@ -9,7 +9,6 @@ import json
 from ...core.errors import Unsupported
 from ...core.message import CustomTool, FunctionTool
 from ...core.request import AnyJsonObject, Conversation, GenerateRequest, JsonSchema, StringChoices
-from .bounded_schema_validation import SchemaError, validate_text
 from .script import CallTool, Fail, Part, Refuse, Say, Think, join_pieces
 
 
@@ -105,6 +104,9 @@ def _check_calls(calls: list[CallTool], prompt: Conversation) -> None:
 
 
 def _check_json(text: str, schema: str, label: str, param: str) -> None:
+    # Few requests have schemas, and the library takes long to import.
+    from .bounded_schema_validation import SchemaError, validate_text  # noqa: PLC0415
+
     try:
         validate_text(text, schema)
     except SchemaError as error:
