@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignFlag:
+class ForeignFlag(NamedTuple):
     """Flags of one meaning that a command does not have.
 
     programs: whose flags they are, such as `vLLM`.

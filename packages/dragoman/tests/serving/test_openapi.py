@@ -89,7 +89,7 @@ def test_operation_without_description_raises_error() -> None:
     """A handler cannot become part of a route without the text of the document."""
     operation = next(iter(routes()[0].operations.values()))
     declared: Any = Operation
-    with pytest.raises(TypeError, match=r"tag.*summary.*responses"):
+    with pytest.raises(TypeError, match="required argument 'tag'"):
         declared(operation.handler)
     for route in routes():
         for declared in route.operations.values():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct
@@ -11,8 +10,7 @@ from msgspec import Struct
 from .parameter_table import ParameterTable
 
 
-@dataclass(frozen=True, slots=True)
-class JsonBody:
+class JsonBody(Struct, frozen=True):
     """The JSON object of a request.
 
     name: the name of its schema.

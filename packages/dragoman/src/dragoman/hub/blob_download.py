@@ -11,10 +11,11 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from io import BufferedRandom
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from dragoman_http import HttpClientError, InvalidRedirect
 
@@ -98,8 +99,7 @@ def _is_verified(file: RepositoryFile, blob: Path) -> bool:
     return digest.hexdigest() == file.checksum
 
 
-@dataclass(frozen=True, slots=True)
-class BlobDownload:
+class BlobDownload(Struct, frozen=True):
     """The download of files of a commit.
 
     repository: `org/name`.

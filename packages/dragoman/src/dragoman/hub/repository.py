@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -23,8 +22,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 DEFAULT_REVISION = "main"
 
 
-@dataclass(frozen=True, slots=True)
-class Repository:
+class Repository(Struct, frozen=True):
     """A repository at one commit.
 
     id: `org/name`.

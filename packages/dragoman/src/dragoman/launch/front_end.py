@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ..core.engine import PrefixCache
 from ..engines.remote import EngineClient, EngineDescription
 from ..pipeline.lora_adapters import Adapters
 
 
-@dataclass(frozen=True, slots=True)
-class FrontEnd:
+class FrontEnd(Struct, frozen=True):
     """The engine of another process, as a front end sees it.
 
     cache: the engine's prefix cache; None if it reports none.

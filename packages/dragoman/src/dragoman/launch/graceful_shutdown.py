@@ -7,11 +7,11 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import FrameType
 from typing import cast
 
 import uvicorn
+from msgspec import Struct
 
 from ..http.long_lived import LongLived
 from ..pipeline.model_registry import Models
@@ -23,8 +23,7 @@ from .systemd import Notifier
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ShutdownConfig:
+class ShutdownConfig(Struct, frozen=True):
     """Durations of a graceful shutdown, in seconds.
 
     timeout: how long running requests may continue.

@@ -10,10 +10,10 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from ..core.errors import DragomanError
 from ..pipeline.model_registry import Models
@@ -30,8 +30,7 @@ RELOADED = frozenset({"keys_file", "models", "log_level", "ssl_certfile", "ssl_k
 """Settings that a reload changes."""
 
 
-@dataclass(slots=True)
-class Reloader:
+class Reloader(Struct):
     """Reloads a server.
 
     settings: the settings in use.

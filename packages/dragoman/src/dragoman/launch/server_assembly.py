@@ -6,9 +6,10 @@ import asyncio
 import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from ..dialects.interfaces import Profile
 from ..pipeline.model_registry import Models
@@ -42,8 +43,7 @@ def serves_ui(settings: Settings) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class AssembledServer:
+class AssembledServer(Struct, frozen=True):
     """A configured server that is not running yet."""
 
     settings: Settings

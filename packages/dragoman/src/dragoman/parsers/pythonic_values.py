@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from .aho_corasick import AhoCorasick, MarkerScanner
 from .argument_writer import escape_json
@@ -51,8 +52,7 @@ _MAX_SKIPPED_CHARS = 256
 _VALUE_STARTS = frozenset("\"'([{-0123456789")
 
 
-@dataclass(slots=True)
-class _Bracket:
+class _Bracket(Struct):
     """An open bracket.
 
     closer: closes it in Python.

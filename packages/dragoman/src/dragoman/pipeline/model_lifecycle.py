@@ -10,13 +10,13 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
 from threading import Event as ThreadEvent
 from typing import Literal
 
 import anyio.to_thread
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ..core.capabilities import Feature
 from ..core.encoder import Encoder
@@ -50,8 +50,7 @@ DOWNLOAD_RETRY = 30.0
 """`Retry-After` during a download, seconds."""
 
 
-@dataclass(slots=True)
-class LoadProgress:
+class LoadProgress(Struct):
     """The progress of a load, written by its thread and read by the event loop.
 
     phase: what happens now.
@@ -65,8 +64,7 @@ class LoadProgress:
     cancelled: ThreadEvent = field(default_factory=ThreadEvent)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
+class ModelSpec(Struct, frozen=True):
     """A model that is loaded on demand, or in the background from the start.
 
     name: the name in requests.
@@ -97,8 +95,7 @@ class ModelSpec:
     adapters: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSummary:
+class ModelSummary(Struct, frozen=True):
     """Model facts that stay available while it is not loaded.
 
     max_model_len: prompt and answer together, in tokens.

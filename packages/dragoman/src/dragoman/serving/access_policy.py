@@ -4,8 +4,7 @@ WebSocket.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from starlette.datastructures import Headers
 
 from ..core.errors import (
@@ -16,8 +15,7 @@ from .cors import CorsPolicy
 from .host_header import check_host
 
 
-@dataclass(frozen=True, slots=True)
-class AccessPolicy:
+class AccessPolicy(Struct, frozen=True):
     """The checks before a request reaches its handler, the same over HTTP and
     WebSocket.
 

@@ -5,7 +5,6 @@ document, with those that several routes share.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -19,8 +18,7 @@ BINARY = "application/octet-stream"
 FORM = "multipart/form-data"
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(Struct, frozen=True):
     """A multipart form with one file.
 
     fields: type and description by name. Brackets in a name are how SDKs encode a field
@@ -30,8 +28,7 @@ class Form:
     fields: Mapping[str, tuple[object, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class ApiResponse:
+class ApiResponse(Struct, frozen=True):
     """A response, or an event or line of a streamed response.
 
     types: the possible types of the JSON value; empty if it is not JSON.
@@ -44,8 +41,7 @@ class ApiResponse:
     description: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(Struct, frozen=True):
     """A query parameter.
 
     is_list: whether it may occur several times.

@@ -11,8 +11,9 @@ import base64
 import binascii
 import hmac
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ..dialects.sealing import Purpose, VerificationMode
 
@@ -25,8 +26,7 @@ SIGNED_PREFIX = b"\x02"
 NONCE_SIZE = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Sealer:
+class Sealer(Struct, frozen=True):
     """Creates an `OwnerSealer` for each owner.
 
     key: secret bytes from which all keys are derived.
@@ -40,8 +40,7 @@ class Sealer:
         return OwnerSealer(self.key, owner, self.check)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerSealer:
+class OwnerSealer(Struct, frozen=True):
     """Encrypts and signs for one owner. Implements `Sealing`."""
 
     key: bytes

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ..core.errors import (
     DragomanError,
@@ -23,8 +25,7 @@ from ..dialects.tgi import map_tgi_status, render_tgi_error
 from .responder import RawHeaders
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorEnvelope:
+class ErrorEnvelope(Struct, frozen=True):
     """A dialect's error format.
 
     name: the name in the docs.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from http import HTTPStatus
 
 import msgspec
+from msgspec import Struct
 from starlette.types import Send
 
 from ..core.errors import (
@@ -24,8 +23,7 @@ from .replay_responder import ReplayResponder
 from .responder import RawHeaders, Responder, ResponseOutcome, wrap_unexpected_error
 
 
-@dataclass(frozen=True, slots=True)
-class JsonResponse:
+class JsonResponse(Struct, frozen=True):
     """The result of a handler with a complete body.
 
     warnings: the parts of the request that were ignored.
@@ -37,8 +35,7 @@ class JsonResponse:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class EnvelopedError:
+class EnvelopedError(Struct, frozen=True):
     """An error on a path that several dialects share, with the envelope of the dialect
     that the body uses.
     """
@@ -47,8 +44,7 @@ class EnvelopedError:
     envelope: ErrorEnvelope
 
 
-@dataclass(frozen=True, slots=True)
-class CompleteResponse:
+class CompleteResponse(Struct, frozen=True):
     """A fully rendered response.
 
     content_length: bytes of the body, even if it is omitted (HEAD).
@@ -111,7 +107,7 @@ def build_response(
     with_body: False omits the body (HEAD).
     """
     if isinstance(result, CompleteResponse):
-        return result if with_body else dataclasses.replace(result, body=b"")
+        return result if with_body else msgspec.structs.replace(result, body=b"")
     if isinstance(result, Responder):
         if isinstance(result, ReplayResponder):
             result.has_body = with_body

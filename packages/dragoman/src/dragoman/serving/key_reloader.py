@@ -9,9 +9,10 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from ..tenants import KeyFileError, Tenant, describe_key_file_error, parse_key_file
 from .auth import Keyring
@@ -24,8 +25,7 @@ key is rejected after a second.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class KeysReport:
+class KeysReport(Struct, frozen=True):
     """The result of reading the keys again in all processes of a server.
 
     processes: number of the processes that use the file's keys now.
@@ -50,8 +50,7 @@ class KeysExchange(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _FileState:
+class _FileState(Struct, frozen=True):
     """What a read of the file has returned.
 
     digest: identifies it; for an error, its text.

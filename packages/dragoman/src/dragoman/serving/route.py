@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from msgspec import Struct
@@ -35,8 +34,7 @@ class RequestCost(StrEnum):
 Handler = Callable[[HttpRequest], Awaitable[HandlerResult]]
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """One method of a route, with its description in the OpenAPI document.
 
     handler: answers the requests.
@@ -67,8 +65,7 @@ class Operation:
     cost: RequestCost | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """A path with its operations.
 
     path: literal, or a pattern such as `/v1/responses/{id}`.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections import deque
-from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import Struct, field
 
 from ..dialects.interfaces import ReaderOptions
 from ..pipeline.model_registry import Models
@@ -73,8 +74,7 @@ class StartLimiter:
             loop.call_soon(self._on_loop_turn, loop)
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationServices:
+class GenerationServices(Struct, frozen=True):
     """The services that parse a request's body and admit its call to the engine, for
     every dialect.
 
@@ -98,8 +98,7 @@ class GenerationServices:
     start_limiter: StartLimiter = field(default_factory=StartLimiter)
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(Struct, frozen=True):
     """The state that the handlers of all routes share. A feature's own state is passed
     only to its own routes.
 
@@ -126,4 +125,4 @@ def restrict_service(service: Service, caller: Caller) -> Service:
     tenant = service.tenancy.keyring.peek_tenant(caller.owner)
     if tenant is None or not tenant.models:
         return service
-    return dataclasses.replace(service, models=service.models.restrict(tenant.models))
+    return msgspec.structs.replace(service, models=service.models.restrict(tenant.models))

@@ -8,11 +8,10 @@ import secrets
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct, field
 from msgspec.structs import replace
 
 from .deletion_clock import DeletionClock
@@ -40,8 +39,7 @@ from .protocol import (
 Undo = Callable[[], object]
 
 
-@dataclass(slots=True)
-class _StoredRecord:
+class _StoredRecord(Struct):
     """A stored record with its entries.
 
     touched: time of the last use, in Unix seconds.

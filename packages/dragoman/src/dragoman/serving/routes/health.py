@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -48,8 +47,7 @@ def build_routes() -> Sequence[Route]:
     return routes.build()
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFault:
+class ModelFault(Struct, frozen=True):
     """A model that cannot serve requests, and the reason."""
 
     model: str

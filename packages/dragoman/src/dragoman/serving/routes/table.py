@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ...core.model_download import ModelPuller
 from ...pipeline.recent_prompts import RecentPrompts
@@ -52,8 +53,7 @@ from .responses.background import BackgroundRuns
 from .responses.conversation_locks import ConversationLocks
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(Struct, frozen=True):
     """The state of features. Each field is passed only to the routes and workers of its
     feature.
 
