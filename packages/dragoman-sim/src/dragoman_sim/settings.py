@@ -1,7 +1,5 @@
 """The settings of `serve sim` beside those of the server."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import Struct

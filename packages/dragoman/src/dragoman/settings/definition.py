@@ -3,11 +3,12 @@ text.
 
 The settings of the HTTP API are in `serving`; each engine has its own ones beside its
 `EngineSpec`. `sources` reads the values.
+
+The modules of settings do not postpone the evaluation of annotations: every command
+reads those of all settings, and as strings it would have to compile each of them first.
 """
 
-from __future__ import annotations
-
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -557,7 +558,7 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
             return getattr(self, name)
         return getattr(self.of(_find_owner(name)), name)
 
-    def replace(self, **values: Any) -> Settings:  # noqa: ANN401 - each has its own type
+    def replace(self, **values: Any) -> Self:  # noqa: ANN401 - each has its own type
         """Return these settings with other values, also of installed engines' settings."""
         own = {name: value for name, value in values.items() if name in self.__struct_fields__}
         settings = msgspec.structs.replace(self, **own)
@@ -570,7 +571,7 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
             settings = msgspec.structs.replace(settings, engine_settings=(*others, changed))
         return settings
 
-    def for_entry(self, entry: ModelEntry) -> Settings:
+    def for_entry(self, entry: ModelEntry) -> Self:
         """Return the settings of one of several models: these settings with its
         overrides.
         """

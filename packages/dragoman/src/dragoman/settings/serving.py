@@ -1,7 +1,5 @@
 """Settings that the HTTP API uses unchanged."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import Struct

@@ -6,7 +6,6 @@ Every error names the source of the setting.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -150,7 +149,7 @@ def _read_file(path: Path, origin: str) -> _Source:
         raise SettingsError(f"{path}: a configuration file must end in .toml, .yaml or .yml")
     try:
         text = path.read_text(encoding="utf-8")
-        pairs = list(tomllib.loads(text).items()) if suffix == ".toml" else _parse_yaml(text)
+        pairs = _parse_toml(text) if suffix == ".toml" else _parse_yaml(text)
     except FileNotFoundError:
         raise SettingsError(f"{origin}: {path} does not exist") from None
     except OSError as error:
@@ -172,9 +171,16 @@ def _read_file(path: Path, origin: str) -> _Source:
     return _Source(f"{path}: ", _resolve_inverses(values, f"{path}: ", str), str)
 
 
+def _parse_toml(text: str) -> list[tuple[str, object]]:
+    """Parse into pairs. Raises ValueError."""
+    import tomllib  # noqa: PLC0415 - most servers start without a file
+
+    return list(tomllib.loads(text).items())
+
+
 def _parse_yaml(text: str) -> list[tuple[str, object]]:
     """Parse into pairs. Raises ValueError."""
-    from ..core.strict_yaml import load_yaml  # noqa: PLC0415 - most servers start without a file
+    from ..core.strict_yaml import load_yaml  # noqa: PLC0415 - as above
 
     root = load_yaml(text)
     if root is None:

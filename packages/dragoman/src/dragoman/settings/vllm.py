@@ -1,7 +1,5 @@
 """Settings of vLLM's scheduler, for a real one and for engines that simulate it."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from .option import Option

@@ -1,7 +1,5 @@
 """The settings of the engine `llamacpp` beside those of the server."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """The settings of the engine `transformers` beside those of the server."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import Struct
