@@ -264,6 +264,15 @@ OTHERS = [
     "matplotlib",
     "zmq",
     "llguidance",
+    "importlib.metadata",
+    "jsonschema_rs",
+    "tomllib",
+    "dragoman.recording",
+    "dragoman.ray",
+    "dragoman.testing",
+    *(f"dragoman.commands.{name}" for name in ("chat", "keys", "launch", "record", "run", "store")),
+    "dragoman_check",
+    "dragoman_sim.lab",
 ]
 OTHER_ENGINES = [
     f"dragoman.engines.{name}"
@@ -273,7 +282,10 @@ OTHER_ENGINES = [
 
 @pytest.mark.parametrize(
     ("model", "further"),
-    [("sim", ["dragoman.engines.scripted"]), ("scripted", ["dragoman_sim.engine.engine", "numpy"])],
+    [
+        ("sim", ["dragoman.engines.scripted"]),
+        ("scripted", ["dragoman_sim.engine.engine", "numpy", "jinja2", "yaml"]),
+    ],
 )
 def test_serve_imports_only_its_engine_and_exits_cleanly(
     tmp_path: Path, model: str, further: list[str]

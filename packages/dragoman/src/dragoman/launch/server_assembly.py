@@ -90,8 +90,7 @@ def assemble_server(
     return AssembledServer(settings, models, application)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedState:
+class CheckedState(Struct, frozen=True):
     """The stores of a server, closed.
 
     store: None if storage is disabled.
