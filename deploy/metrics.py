@@ -21,7 +21,7 @@ from dragoman.core.engine_stats import (
 )
 from dragoman.core.histogram import Histogram
 from dragoman.launch.multiprocess.metrics_hub import build_engine_families, build_worker_families
-from dragoman.pipeline.request_queue import RequestQueue
+from dragoman.pipeline.served_model import RequestQueues
 from dragoman.serving.engine_metrics import EngineCollector
 from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.key_metrics import KeyMetrics
@@ -92,7 +92,7 @@ class _Model:
     is_idle = False
     is_up = True
     n_restarts = 0
-    queue = RequestQueue()
+    queues = RequestQueues()
 
 
 class _Meters:
