@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.launch.configured_models import build
+from dragoman.launch.configured_models import build_models
 from dragoman.launch.model_plan import plan_model
 from dragoman.launch.unsupported_settings import warn_unsupported
 from dragoman.serving.clock import SystemClock
@@ -56,7 +56,7 @@ def find_read_settings(engine: str) -> set[str]:
 
     own_settings = tuple(watch(kind)() for kind in load_engine_settings())
     settings = watch(Settings)(model=engine, engine_settings=own_settings)
-    build(settings.replace(**BUILT[engine]), SystemClock())
+    build_models(settings.replace(**BUILT[engine]), SystemClock())
     return seen
 
 
@@ -146,10 +146,10 @@ def test_encoder_in_numpy_names_ignored_setting(
     write_encoder(tmp_path)
     settings = load_settings({"model": f"encoder:{tmp_path}", **given}, {})
     with caplog.at_level(logging.WARNING):
-        build(settings, SystemClock())
+        build_models(settings, SystemClock())
     assert [message for message in caplog.messages if message.startswith(f"{flag} would be")]
     with pytest.raises(SettingsError, match=f"{flag} would be ignored"):
-        build(settings.replace(strict=True), SystemClock())
+        build_models(settings.replace(strict=True), SystemClock())
 
 
 def test_encoder_in_numpy_honours_own_values(
@@ -159,7 +159,7 @@ def test_encoder_in_numpy_honours_own_values(
     given = {"model": f"encoder:{tmp_path}", "dtype": "float32", "device": "cpu", "threads": "1"}
     settings = load_settings({**given, "strict": True}, {})
     warn_unsupported(settings)
-    build(settings, SystemClock())
+    build_models(settings, SystemClock())
     assert caplog.messages == []
 
 

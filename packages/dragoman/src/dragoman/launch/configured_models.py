@@ -252,20 +252,13 @@ def format_error(error: BaseException) -> str:
     return str(error)
 
 
-def build(settings: Settings, clock: Clock) -> ServedModel:
-    """Build the model. Blocking.
+def build_planned(plan: ModelPlan, settings: Settings, clock: Clock) -> ServedModel:
+    """Build the model of a plan. Blocking.
 
     Raises:
         ValueError: MODEL or an option is invalid.
         OSError, DragomanError: the engine cannot be loaded.
     """
-    plan = plan_model(settings.model, settings.revision)
-    check_plan(plan)
-    return build_planned(plan, settings, clock)
-
-
-def build_planned(plan: ModelPlan, settings: Settings, clock: Clock) -> ServedModel:
-    """Build the model of a plan. See `build`."""
     if plan.reference is not None:
         prepared = prepare_model(settings, plan.reference, plan.engine or None)
         progress = LoadProgress()

@@ -20,10 +20,11 @@ from ..pipeline.served_model import ModelDetails, ServedModel
 from ..serving.clock import Clock
 from ..settings import Settings
 from .configured_models import DEFAULT_SLOTS, add_queues, build_planned, build_prepared
+from .engine_registry import find_engine
 from .front_end import FrontEnd
 from .hub_models import download_prepared, prepare_model
 from .model_check import check_plan
-from .model_plan import ModelPlan, plan_model
+from .model_plan import ModelPlan
 
 
 class HostedModel(Struct, frozen=True):
@@ -31,10 +32,13 @@ class HostedModel(Struct, frozen=True):
 
     model, served_model_name: the settings of these names; for a model of a hub, its
         resolved path and name.
+    engine, argument: what `model` means, see `ModelPlan`.
     """
 
     description: EngineDescription
     model: str
+    engine: str
+    argument: str
     served_model_name: tuple[str, ...]
     details: ModelDetails
 
@@ -58,11 +62,12 @@ class _ModelAdapters:
             await self.adapters.unload(name)
 
 
-def load_hosted_model(settings: Settings, clock: Clock) -> tuple[HostedEngine, HostedModel]:
+def load_hosted_model(
+    plan: ModelPlan, settings: Settings, clock: Clock
+) -> tuple[HostedEngine, HostedModel]:
     """Load a model for the engine process. Blocking. Raises ValueError, OSError,
     DragomanError.
     """
-    plan = plan_model(settings.model, settings.revision)
     check_plan(plan)
     if plan.reference is not None:
         prepared = prepare_model(settings, plan.reference, plan.engine or None)
@@ -77,7 +82,12 @@ def load_hosted_model(settings: Settings, clock: Clock) -> tuple[HostedEngine, H
         model = build_planned(plan, settings, clock)
     hosted = host_model(model)
     return hosted, HostedModel(
-        hosted.describe(), settings.model, settings.served_model_name, model.details
+        hosted.describe(),
+        settings.model,
+        plan.engine,
+        plan.argument,
+        settings.served_model_name,
+        model.details,
     )
 
 
@@ -164,7 +174,7 @@ def build_front_end_model(
             Adapter(*entry) for entry in entries
         )
     cache = client if description.has_cache else None
-    plan = plan_model(settings.model)
+    plan = ModelPlan(hosted.model, hosted.engine, hosted.argument, find_engine(hosted.engine))
     if plan.local is None or plan.local.build_front_end is None or plan.own_name is None:
         raise ValueError(f"the engine `{plan.engine}` cannot be shared by several front ends")
     model = plan.local.build_front_end(

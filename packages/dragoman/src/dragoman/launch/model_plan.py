@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from ..hub import ModelReference
+from ..settings import Settings, SettingsError
 from .engine_choice import choose_directory_engine
 from .engine_registry import find_engine, list_engines
 from .engine_spec import EngineSpec, LocalModels
@@ -104,6 +105,18 @@ def plan_model(model: str, revision: str | None = None) -> ModelPlan:
         chosen = find_engine(choice.engine)
         return ModelPlan(model, choice.engine, model, chosen, reason=choice.reason)
     return ModelPlan(model, name if spec is None else spec.name, argument, spec)
+
+
+def plan_settings(settings: Settings) -> ModelPlan:
+    """Parse MODEL of the settings, see `plan_model`.
+
+    Raises:
+        SettingsError: it cannot be parsed.
+    """
+    try:
+        return plan_model(settings.model, settings.revision)
+    except ValueError as error:
+        raise SettingsError(f"cannot serve {settings.model}: {error}") from error
 
 
 def build_unknown_message(plan: ModelPlan) -> str:

@@ -13,7 +13,7 @@ from ..settings import (
     describe_unsupported,
     find_changed_settings,
 )
-from .model_plan import plan_model
+from .model_plan import plan_settings
 
 log = logging.getLogger(__name__)
 
@@ -26,21 +26,15 @@ def warn_unsupported(settings: Settings) -> None:
     """
     report_ignored(settings, settings.notices)
     entries = settings.models.entries
-    kinds = [_parse_kind(settings.for_entry(entry).model) for entry in entries] or [
-        _parse_kind(settings.model)
+    kinds = [
+        plan_settings(each).engine
+        for each in [settings.for_entry(entry) for entry in entries] or [settings]
     ]
     warn_unsupported_names(settings, find_changed_settings(settings), *kinds)
     for entry, kind in zip(entries, kinds, strict=False):
         warn_unsupported_names(settings, dict(entry.overrides), kind)
     for instance in settings.instances.items:
         warn_unsupported_names(settings, dict(instance.overrides), *kinds)
-
-
-def _parse_kind(model: str) -> str:
-    try:
-        return plan_model(model).engine
-    except ValueError as error:
-        raise SettingsError(f"cannot serve {model}: {error}") from error
 
 
 def warn_unsupported_names(settings: Settings, names: Iterable[str], *kinds: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from dragoman.engines.remote import EngineClient, EngineServer, HostedAdapters, HostedEngine
 from dragoman.launch.hosted_model import HostedModel, build_front_end_model, host_model
+from dragoman.launch.model_plan import plan_model
 from dragoman.pipeline.model_registry import Models
 from dragoman.pipeline.served_model import ServedModel
 from dragoman.serving.clock import SystemClock
@@ -51,9 +52,14 @@ class Split:
     def build_front_end(self, count: int = 1) -> ServedModel:
         """Return a model whose engine is not connected yet."""
         description = self._host().describe()
-        details = self.local.details
+        plan = plan_model(self.settings.model)
         hosted = HostedModel(
-            description, self.settings.model, self.settings.served_model_name, details
+            description,
+            plan.model,
+            plan.engine,
+            plan.argument,
+            self.settings.served_model_name,
+            self.local.details,
         )
         client = EngineClient(self.path, description)
         return build_front_end_model(self.settings, SystemClock(), hosted, client, count)

@@ -25,7 +25,8 @@ from tests.hub.shapes import ENCODER, SINGLE, build_repositories
 from tests.hub.stub import run_hub
 
 from dragoman.engines.tiny import find_bundled_model
-from dragoman.launch.multiprocess.worker_checks import check_workers, has_engine_process
+from dragoman.launch.model_plan import plan_model
+from dragoman.launch.multiprocess.worker_checks import check_workers
 from dragoman.settings import Settings, SettingsError, load_settings
 from tests.loopback import MAX_POLLS, pause
 
@@ -679,10 +680,8 @@ def test_check_workers_unshareable_engine_is_rejected(
 
 @pytest.mark.parametrize("model", ["transformers:./m", "mlx:./m", "m.gguf", "org/name"])
 def test_single_instance_engines_get_own_process(model: str) -> None:
-    settings = Settings(model=model, workers=2)
-    check_workers(settings)
-    assert has_engine_process(settings)
-    assert not has_engine_process(Settings(model="tiny", workers=2))
-    assert has_engine_process(Settings(model="tiny", api_server_count=1))
+    assert check_workers(Settings(model=model, workers=2)) == plan_model(model)
+    assert check_workers(Settings(model="tiny", workers=2)) is None
+    assert check_workers(Settings(model="tiny", api_server_count=1)) == plan_model("tiny")
     # There is one engine process, so it may use the files.
     check_workers(Settings(model=model, workers=2, kv_offloading_dir="kv"))

@@ -25,6 +25,7 @@ from ...serving.merged_metrics import MetricFamily, read_families
 from ...settings import Settings
 from ..configured_models import format_error
 from ..hosted_model import HostedModel, load_hosted_model
+from ..model_plan import ModelPlan
 from .messages import EngineChanged, EngineReady, StartFailed, Stop
 from .supervisor_link import SupervisorLink
 from .worker import ENGINE_FAILURE, STARTUP_FAILURE
@@ -40,6 +41,7 @@ class EnginePlan:
         the first process.
     """
 
+    model: ModelPlan
     settings: Settings
     listener: socket.socket
     watchdog_interval: float
@@ -62,7 +64,7 @@ def serve_engine(plan: EnginePlan, end: socket.socket) -> int:
 
     link.provide(read_metrics)
     try:
-        hosted, model = load_hosted_model(plan.settings, SystemClock())
+        hosted, model = load_hosted_model(plan.model, plan.settings, SystemClock())
     except (OSError, ValueError, DragomanError) as error:
         link.report(StartFailed(f"cannot serve {plan.settings.model}: {format_error(error)}"))
         return STARTUP_FAILURE

@@ -35,6 +35,7 @@ from ...settings import Settings, SettingsError
 from ..hosted_model import HostedModel
 from ..listener import SocketFile, listen
 from ..logs import ENGINE, describe_process, name_worker
+from ..model_plan import ModelPlan
 from ..process_setup import enable_collector, prepare_process
 from ..server_assembly import check_state
 from ..signals import install_signal_handlers
@@ -69,7 +70,6 @@ from .worker_checks import (
     check_workers,
     count_workers,
     describe_workers,
-    has_engine_process,
 )
 from .worker_watchdog import WorkerWatchdog
 
@@ -111,7 +111,7 @@ def run_workers(
 
     Raises: SettingsError for a configuration that cannot be served.
     """
-    check_workers(settings)
+    shared = check_workers(settings)
     configured = settings
     option = describe_workers(settings)
 
@@ -141,7 +141,7 @@ def run_workers(
         read = None if read_settings is None else read_checked
         with ExitStack() as stack:
             engine_socket = None
-            if has_engine_process(settings):
+            if shared is not None:
                 # A temporary directory is accessible to this user only, so no other
                 # user can connect.
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-"))
@@ -159,6 +159,7 @@ def run_workers(
                 read,
                 engine_socket,
                 state.store_warning,
+                shared,
             ).run()
     finally:
         if socket_file is not None:
@@ -229,6 +230,7 @@ class Supervisor:
     engine_socket: the listening socket of the engine process; None if each worker has
         its own engine.
     store_warning: what was found when the store was checked; None if nothing.
+    shared: the plan of the model of the engine process.
     """
 
     def __init__(
@@ -242,12 +244,14 @@ class Supervisor:
         read_settings: Callable[[], Settings] | None = None,
         engine_socket: socket.socket | None = None,
         store_warning: str | None = None,
+        shared: ModelPlan | None = None,
     ) -> None:
         self._configured = configured
         self._settings = settings
         self._secret = secret
         self._engine_socket = engine_socket
         self._store_warning = store_warning
+        self._shared = shared
         self._hosted_model: HostedModel | None = None
         self._engine_changes: EngineChanges | None = None
         self._count = count_workers(settings)
@@ -483,8 +487,13 @@ class Supervisor:
                 # workers have died.
                 for listener in self._listeners:
                     listener.close()
+                assert self._shared is not None
                 plan = EnginePlan(
-                    self._settings, self._engine_socket, interval, self._engine_changes
+                    self._shared,
+                    self._settings,
+                    self._engine_socket,
+                    interval,
+                    self._engine_changes,
                 )
                 code = serve_engine(plan, end)
             else:

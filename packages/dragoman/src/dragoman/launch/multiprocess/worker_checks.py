@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from ...settings import FIELDS, Settings, SettingsError
-from ..model_plan import ModelPlan, plan_model
+from ..model_plan import ModelPlan, plan_settings
 
 _SINGLE = frozenset({"instances", "kv_events_config", "kv_transfer_config"})
 """Settings with ports or files that only one process can use."""
@@ -40,18 +40,8 @@ def is_shareable(plan: ModelPlan) -> bool:
     return plan.spec.is_shareable if plan.spec is not None else plan.reference is not None
 
 
-def has_engine_process(settings: Settings) -> bool:
-    """Whether the workers share one engine in a process of its own. Raises ValueError
-    for an unknown MODEL.
-    """
-    if settings.models.entries:
-        return False
-    plan = plan_model(settings.model)
-    return settings.api_server_count is not None or (not is_replicable(plan) and is_shareable(plan))
-
-
-def check_workers(settings: Settings) -> None:
-    """Raise SettingsError for settings that several processes cannot serve."""
+def check_workers(settings: Settings) -> ModelPlan | None:
+    """Check that several processes can serve the settings. See `check_engines`."""
     option = describe_workers(settings)
     if settings.api_server_count is not None and settings.workers > 1:
         raise SettingsError(f"{option}: use it or --workers, not both")
@@ -65,33 +55,38 @@ def check_workers(settings: Settings) -> None:
             f"`sqlite`, PostgreSQL or "
             "`none`"
         )
-    check_engines(settings, option)
-    single = _SINGLE if has_engine_process(settings) else _SINGLE | _OF_ENGINE
+    shared = check_engines(settings, option)
+    single = _SINGLE | _OF_ENGINE if shared is None else _SINGLE
     for setting in FIELDS:
         if setting.name in single and settings.get(setting.name) != setting.default:
             raise SettingsError(
                 f"{option}: {setting.flag} needs a port or files that only one process can have"
             )
+    return shared
 
 
-def check_engines(settings: Settings, option: str) -> None:
-    """Raise SettingsError for an engine that the workers can neither share nor each run
-    for themselves.
+def check_engines(settings: Settings, option: str) -> ModelPlan | None:
+    """Return the plan of the model whose engine the workers share, in a process of its
+    own; None if each runs its own.
 
     option: the option that configures several processes, as the prefix of the message.
+
+    Raises:
+        SettingsError: for an engine that the workers can neither share nor each run for
+            themselves.
     """
+    shared: ModelPlan | None = None
     is_single = not settings.models.entries
     if settings.api_server_count is not None and not is_single:
         raise SettingsError(f"{option}: an engine process serves one model, not those of `models`")
-    for model in [settings.for_entry(entry).model for entry in settings.models.entries] or [
-        settings.model
-    ]:
-        try:
-            plan = plan_model(model)
-        except ValueError as error:
-            raise SettingsError(f"cannot serve {model}: {error}") from error
+    for each in [settings.for_entry(entry) for entry in settings.models.entries] or [settings]:
+        plan = plan_settings(each)
+        model = plan.model
         is_hosted = is_shareable(plan)
-        if (is_single and is_hosted) or (is_replicable(plan) and settings.api_server_count is None):
+        if is_replicable(plan) and settings.api_server_count is None:
+            continue
+        if is_single and is_hosted:
+            shared = plan
             continue
         if plan.spec is not None and plan.spec.workers_advice is not None:
             reason = plan.spec.workers_advice(model)
@@ -115,3 +110,4 @@ def check_engines(settings: Settings, option: str) -> None:
                 "(`dragoman serve http://HOST:PORT/v1 --workers N`)"
             )
         raise SettingsError(f"{option}: {reason}")
+    return shared
