@@ -1458,7 +1458,7 @@ MUTANTS = (
     Mutant(
         "control tokens that are only parts of a marker never reach the parser (ours: five "
         "families)",
-        "packages/dragoman/src/dragoman/pipeline/served_model.py",
+        "packages/dragoman/src/dragoman/pipeline/output_formats.py",
         "for text, id in special.items() if any(text in marker for marker in markers)",
         "for text, id in special.items() if text in markers",
         ("packages/dragoman/tests/pipeline/test_marker_tokens.py",),

@@ -197,10 +197,6 @@ class ReplyBuilder:
         parts[-1].pieces.append(text)
         parts[-1].tokens.extend(tokens)
 
-    def build_last_part(self, choice: int = 0) -> ReplyPart:
-        """Build the last part so far. The choice must have one."""
-        return self._parts[choice][-1].build()
-
     def build(self) -> Reply:
         """Build the answer so far. An unfinished choice has the reason ABORT."""
         choices: list[Choice] = []

@@ -197,17 +197,3 @@ class ChatCompletionChunk(Struct, frozen=True):
     prompt_text: str | UnsetType | None = UNSET
     kv_transfer_params: dict[str, Any] | UnsetType | None = UNSET
     metrics: VllmRequestMetrics | UnsetType = UNSET
-
-
-class StoredChatMessage(Struct, frozen=True):
-    """A message of a stored completion's request, with an id. Its other fields are
-    those of the request.
-
-    content_parts: the parts of an array of content, whose text is then in `content`.
-    """
-
-    id: str
-    role: str
-    content: str | None
-    content_parts: list[Any] | None
-    refusal: str | None
