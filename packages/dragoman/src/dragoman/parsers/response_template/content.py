@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from ...core.json_types import JsonObject, JsonValue
 from ..json_codec import decode
-from .pike_vm import Program, find_matches
+from ..stream_regex import Program, find_matches
 
 
 class TextContent(Struct, frozen=True):

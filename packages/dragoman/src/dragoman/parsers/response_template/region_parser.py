@@ -24,9 +24,9 @@ from ...core.syntax import (
 from ..call_parser import CallParser
 from ..json_call_reader import ArgumentsReader, JsonCallReader
 from ..json_scanner import ReadStatus
+from ..stream_regex import PatternMatch, PatternSearch, Program
 from ..text_buffer import MarkerTokens
 from .content import TextContent
-from .pike_vm import PatternMatch, PatternSearch, Program
 from .sinks import (
     BufferedCallSink,
     ClosingDelimiter,

@@ -13,10 +13,10 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from ...core.json_types import JsonValue
-from .content import Content
-from .pattern import (
+from ..stream_regex import (
     Node,
 )
+from .content import Content
 
 # A dotted path in braces, such as `{content.name}`.
 _PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")

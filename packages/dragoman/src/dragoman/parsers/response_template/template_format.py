@@ -17,9 +17,9 @@ from ...core.syntax import (
     SyntaxPiece,
     ToolFormat,
 )
+from ..stream_regex import find_literals, render_pattern
 from ..tool_parameters import build_arguments_schema
 from .content import JsonContent, XmlContent
-from .pattern import find_literals, render_pattern
 from .region_parser import CompiledTemplate, RegionParser
 from .template import (
     Delimiter,

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from ...core.json_types import JsonValue
 from ..json_codec import decode
-from .content import Content, JsonContent, LinesContent, ScalarContent, TextContent, XmlContent
-from .pattern import (
+from ..stream_regex import (
+    Program,
     UnsupportedPattern,
     build_alternation,
     can_be_empty,
@@ -21,7 +21,7 @@ from .pattern import (
     parse_pattern,
     uses_start_anchor,
 )
-from .pike_vm import Program
+from .content import Content, JsonContent, LinesContent, ScalarContent, TextContent, XmlContent
 from .template import (
     FIELD_KINDS,
     BufferedCallLayout,

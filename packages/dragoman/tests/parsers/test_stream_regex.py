@@ -4,25 +4,25 @@ chunking.
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from dragoman.parsers.response_template.pattern import (
-    UnsupportedPattern,
-    can_be_empty,
-    find_literals,
-    parse_pattern,
-    render_pattern,
-)
-from dragoman.parsers.response_template.pike_vm import (
+from dragoman.parsers.stream_regex import (
     PatternMatch,
     PatternSearch,
     Program,
+    UnsupportedPattern,
+    can_be_empty,
+    find_literals,
     find_matches,
+    parse_pattern,
+    render_pattern,
 )
+from dragoman.parsers.stream_regex.pike_vm import MAX_STABLE_PATTERNS
 
 atoms = st.sampled_from(
     ["a", "b", "<", r"\<", r"\w", r"\s", "[^<]", "[ab]", "[]a]", ".", r"\x61", "\n", "^", "$"]
@@ -156,3 +156,41 @@ def test_render_pattern_returns_literal_text(source: str, spelled: str | None, r
     node = parse_pattern(source)
     assert render_pattern(node, {"name": "f"}) == spelled
     assert find_literals(node) == runs
+
+
+HOSTILE = [
+    "(?:a|a)(?:a|a)*b",
+    "a+a+a+a+a+a+b",
+    "(?:a+b?)+c",
+    "(?:a|ab|abc){100}d",
+    "a{1,400}b",
+    "(?:.a?){100}b",
+    "(?:[^b]|a|.){200}b",
+]
+"""Patterns for which a backtracking matcher needs exponential or polynomial time."""
+
+
+@pytest.mark.parametrize("source", HOSTILE)
+def test_pattern_search_of_hostile_pattern_has_bounded_threads(source: str) -> None:
+    compiled = Program([parse_pattern(source)])
+    search = PatternSearch(compiled, 0, at_start=True)
+    for _ in range(40):
+        search.read("a" * 20 + "ca", 0)
+        # Each step visits each thread once, and each has its own instruction.
+        positions = [thread.instruction for thread in search.threads]
+        assert len(set(positions)) == len(positions) <= len(compiled.code)
+
+
+@pytest.mark.parametrize("source", ["a?" * 2000 + "b", "(?:a?b?){1}" * 700 + "c", "a" * 6000])
+def test_program_of_too_large_pattern_is_rejected(source: str) -> None:
+    with pytest.raises(UnsupportedPattern, match="too"):
+        Program([parse_pattern(source)])
+
+
+def test_program_caches_bounded_number_of_thread_sets() -> None:
+    # Which threads live tells at which of the last fourteen characters an `a` was.
+    compiled = Program([parse_pattern("a.{14}b")])
+    search = PatternSearch(compiled, 0, at_start=True, max_length=100)
+    bits = itertools.chain.from_iterable(f"{number:08b}" for number in range(300))
+    search.read("".join("a" if bit == "1" else "c" for bit in bits), 0)
+    assert compiled.num_cached <= MAX_STABLE_PATTERNS

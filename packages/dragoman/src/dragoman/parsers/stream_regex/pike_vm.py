@@ -28,6 +28,16 @@ from .pattern import (
 )
 
 MAX_INSTRUCTIONS = 5000
+MAX_PATHS = 30_000
+"""Maximum number of the program's paths without input. `a?` a thousand times has half a
+million: each instruction reaches all later ones.
+"""
+MAX_STABLE_PATTERNS = 256
+"""Maximum number of sets of threads whose stable pattern is cached. A hostile text can
+cause any number of sets.
+"""
+MAX_STABLE_THREADS = 64
+"""Maximum number of threads for which a stable pattern is searched."""
 
 EpsilonPath = tuple[int, tuple[int, ...]]
 """An instruction that is reachable without input, and the group slots saved on the
@@ -97,9 +107,13 @@ class Program:
             re.compile(op.source, re.DOTALL).match if isinstance(op, CharOp) else None
             for op in self.code
         ]
-        self.epsilon_paths = [
-            tuple(self._follow_epsilon(index, at_start=False)) for index in range(len(self.code))
-        ]
+        self.epsilon_paths: list[tuple[EpsilonPath, ...]] = []
+        num_paths = 0
+        for index in range(len(self.code)):
+            self.epsilon_paths.append(tuple(self._follow_epsilon(index, at_start=False)))
+            num_paths += len(self.epsilon_paths[-1])
+            if num_paths > MAX_PATHS:
+                raise UnsupportedPattern("the pattern has too many optional parts")
         self.initial_paths = [
             tuple(self._follow_epsilon(index, at_start=True)) for index in self.entry_points
         ]
@@ -115,6 +129,11 @@ class Program:
         self.first_chars = re.compile("|".join(first_sources) or r"(?!)", re.DOTALL)
         """Matches any character with which a match can begin; `(?!)` never matches."""
         self._stable_patterns: dict[tuple[int, ...], re.Pattern[str] | None] = {}
+
+    @property
+    def num_cached(self) -> int:
+        """The number of cached stable patterns."""
+        return len(self._stable_patterns)
 
     def _compile(self, node: Node) -> None:
         if len(self.code) > MAX_INSTRUCTIONS:
@@ -216,6 +235,8 @@ class Program:
         After any other character, which only `.` matches, the threads are the same as
         before.
         """
+        if len(threads) > MAX_STABLE_THREADS:
+            return None
         positions = tuple(thread.instruction for thread in threads)
         if positions in self._stable_patterns:
             return self._stable_patterns[positions]
@@ -237,9 +258,10 @@ class Program:
             if target not in next_positions
         ]
         is_stable = is_stable and tuple(next_positions) == positions and bool(sources)
-        pattern = self._stable_patterns[positions] = (
-            re.compile("|".join(sources), re.DOTALL) if is_stable else None
-        )
+        pattern = re.compile("|".join(sources), re.DOTALL) if is_stable else None
+        if len(self._stable_patterns) >= MAX_STABLE_PATTERNS:
+            self._stable_patterns.clear()
+        self._stable_patterns[positions] = pattern
         return pattern
 
 
@@ -288,6 +310,11 @@ class PatternSearch:
         """Empty while no match has begun; the start instructions are then implied."""
         if at_start:
             self._add_starts(self._threads, set(), program.initial_paths)
+
+    @property
+    def threads(self) -> Sequence[MatchThread]:
+        """The attempts that are still open, in the order of preference."""
+        return self._threads
 
     @property
     def pending(self) -> int:
