@@ -204,6 +204,14 @@ async def test_unenforced_keyword_is_named_in_warning() -> None:
                 )
 
 
+async def test_same_schema_again_gives_same_warning() -> None:
+    async with serve() as client:
+        for name, (path, body, _) in lenient_entries(wrap(KEYWORDS["uniqueItems"])).items():
+            answers = [await post(client, path, body) for _ in range(2)]
+            first, second = (answer.headers["x-dragoman-warnings"] for answer in answers)
+            assert first == second, name
+
+
 async def test_enforced_keyword_gives_no_warning() -> None:
     async with serve() as client:
         for name, (path, body, _) in lenient_entries(

@@ -4,7 +4,7 @@ requests.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..constraints.bounded_compiler import BoundedCompiler
 from ..core.encoder import Embedder, Scorer, TextEncoder
@@ -16,6 +16,7 @@ from ..prompts.hf_tokenizer import HfTokenizer
 from ..prompts.pair_template import PairTemplate
 from ..prompts.render import Renderer
 from ..prompts.request_templates import RequestTemplates
+from .composed_grammars import ComposedGrammars
 from .detokenizer import Vocabulary
 
 
@@ -30,6 +31,7 @@ class TokenBackend:
         allowed.
     embedder: computes embeddings with the same tokenizer, if any.
     vision: image preprocessing; None for a model without vision.
+    grammars: those composed for its responses.
     """
 
     engine: TokenEngine
@@ -41,6 +43,7 @@ class TokenBackend:
     request_templates: RequestTemplates | None = None
     embedder: Embedder | None = None
     vision: ImageProcessor | None = None
+    grammars: ComposedGrammars = field(default_factory=ComposedGrammars)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from ..core.syntax import (
     SyntaxPiece,
     ToolFormat,
 )
+from .composed_grammars import ComposedGrammar, GrammarSource
 from .engine_backends import TokenBackend
 from .pattern_relaxation import relax_patterns
 from .sampling import ends_in_reasoning, find_callable_tools
@@ -70,8 +71,45 @@ async def compile_grammar(
     Raises:
         RequestError: a schema or pattern cannot be enforced; the message names it.
     """
-    tools = find_callable_tools(request)
+    prompt = request.prompt
+    conversation = prompt if isinstance(prompt, Conversation) else None
+    source = GrammarSource(
+        owner=owner,
+        constraint=request.constraint,
+        constraint_param=request.constraint_param,
+        tools=() if conversation is None else conversation.tools,
+        tool_choice=None if conversation is None else conversation.tool_choice,
+        allows_parallel=conversation is None or conversation.parallel_tool_calls,
+        reasoning=_build_reasoning_section(model, backend, request, prompt_tail),
+        is_strict=is_strict,
+    )
     compile_fairly = partial(backend.compiler.compile, owner=owner)
+    composed = backend.grammars.find(source)
+    if composed is None:
+        reasoning = model.formats.reasoning
+        answer_prefix = "" if reasoning is None else reasoning.syntax.answer_prefix
+        composed = await _compose(
+            backend, compile_fairly, request, source, tool_format, answer_prefix
+        )
+        backend.grammars.add(source, composed)
+    warnings += composed.warnings
+    return None if composed.grammar is None else await compile_fairly(composed.grammar)
+
+
+async def _compose(
+    backend: TokenBackend,
+    compile_fairly: _Compile,
+    request: GenerateRequest,
+    source: GrammarSource,
+    tool_format: ToolFormat | None,
+    answer_prefix: str,
+) -> ComposedGrammar:
+    """Compose the grammar of a response, and compile its parts.
+
+    Raises RequestError, as `compile_grammar`.
+    """
+    tools = find_callable_tools(request)
+    warnings: list[str] = []
     relaxations: list[_Relaxation | None] = []
     calls = (
         None
@@ -91,17 +129,15 @@ async def compile_grammar(
             body=body,
             body_param=request.constraint_param,
             calls=calls,
-            reasoning=_build_reasoning_section(model, backend, request, prompt_tail),
-            answer_prefix=""
-            if model.formats.reasoning is None
-            else model.formats.reasoning.syntax.answer_prefix,
+            reasoning=source.reasoning,
+            answer_prefix=answer_prefix,
         )
 
     # Tools' schemas can be megabytes long, and their conversion must not block the
     # event loop.
     grammar = await anyio.to_thread.run_sync(compose_whole, request.constraint)
     if grammar is None:
-        return None
+        return ComposedGrammar(None, tuple(warnings))
     body = request.constraint
     param = request.constraint_param
     if isinstance(body, JsonSchema) and not (body.strict and param in _STRICT_FIELDS):
@@ -122,12 +158,12 @@ async def compile_grammar(
             unenforced = (*relaxed.removed, *await _compile_body(compile_fairly, grammar, param))
         relaxations.append(_Relaxation.of(param, unenforced))
     for relaxation in filter(None, relaxations):
-        if is_strict:
+        if source.is_strict:
             raise Unsupported(
                 f"This server is strict (--strict): {relaxation.text}.", param=relaxation.param
             )
         warnings.append(relaxation.text)
-    return await compile_fairly(grammar)
+    return ComposedGrammar(grammar, tuple(warnings))
 
 
 class _Relaxation(NamedTuple):
