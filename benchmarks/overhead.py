@@ -25,6 +25,7 @@ import asyncio
 import json
 import os
 import platform
+import random
 import re
 import shlex
 import socket
@@ -61,7 +62,8 @@ OPTIONS = ["--port", "0", "--no-access-log"]
 @dataclass(frozen=True)
 class Load:
     """The requests of a row. clients: concurrent ones; requests: of each; path, body:
-    of every request.
+    of every request. varies: each request has a prompt of its own. seconds: over which
+    the clients begin. key: the API key.
     """
 
     clients: int
@@ -70,6 +72,9 @@ class Load:
     body: dict[str, object]
     tokens: int
     streamed: bool
+    varies: bool = False
+    seconds: float = 0.0
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,7 @@ class Result:
     cpu: float
     ratio: float
     ttft_p50: float
+    ttft_p99: float
     itl_p50: float | None = None
     itl_p99: float | None = None
     memory: float | None = None
@@ -121,8 +127,34 @@ def build_responses(tokens: int) -> dict[str, object]:
     }
 
 
+def build_tools(count: int) -> list[dict[str, object]]:
+    properties = {
+        name: {"type": "string", "description": "a value of the search"}
+        for name in ("query", "language", "region", "before", "after")
+    }
+    parameters = {"type": "object", "properties": properties, "required": ["query"]}
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": f"search_{number}",
+                "description": "Searches a collection.",
+                "parameters": parameters,
+            },
+        }
+        for number in range(count)
+    ]
+
+
 CHAT = "/v1/chat/completions"
 MODEL = "m"
+KEY = "sk-dragoman-" + "0123456789abcdef" * 4
+SCHEMA: dict[str, object] = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "people": {"type": "integer"}},
+    "required": ["city", "people"],
+    "additionalProperties": False,
+}
 YARDSTICKS = ("raw uvicorn", "bare protocol")
 
 
@@ -143,6 +175,14 @@ def build_rows(
             clients, requests, CHAT, build_chat(length, stream=False), length, streamed=False
         )
 
+    def variant(
+        changes: Mapping[str, object] | None = None, *, varies: bool = False, key: str = ""
+    ) -> Row:
+        body = build_chat(2, stream=False) | dict(changes or {})
+        load = Load(16, 60, CHAT, body, 2, streamed=False, varies=varies, key=key)
+        server = "sim with keys" if key else "sim"
+        return Row("request", load, 0.0005, ("raw uvicorn", server))
+
     def other(path: str, body: dict[str, object]) -> Load:
         return Load(16, 60, path, body, 2, streamed=False)
 
@@ -156,6 +196,30 @@ def build_rows(
         ),
         "whole, 2 tokens": Row("request", whole(16, 100, 2), 0.0005, (*YARDSTICKS, "sim", *models)),
         "whole, 10 tokens": Row("request", whole(4, 50, 10), 0.02, (*YARDSTICKS, "sim", *models)),
+        "variant, prompts that differ": variant(varies=True),
+        "variant, 10 tools": variant({"tools": build_tools(10)}, varies=True),
+        "variant, schema": variant(
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "city", "schema": SCHEMA},
+                }
+            },
+            varies=True,
+        ),
+        "variant, key with limits": variant(varies=True, key=KEY),
+        "starts": Row(
+            "request",
+            Load(16, 60, CHAT, build_chat(2, stream=True), 2, streamed=True),
+            0.0005,
+            (*YARDSTICKS, "sim", *models),
+        ),
+        "burst": Row(
+            "token",
+            Load(512, 1, CHAT, build_chat(50, stream=True), 50, streamed=True, seconds=0.3),
+            0.02,
+            (*YARDSTICKS, "sim", *models),
+        ),
         "Responses, 2 tokens": Row("request", other("/v1/responses", two), 0.0005, responses),
         "Messages, 2 tokens": Row(
             "request",
@@ -248,15 +312,21 @@ class Answer:
     events: int = 0
 
 
+def build_request(load: Load, body: Mapping[str, object]) -> bytes:
+    data = json.dumps(body).encode()
+    head = f"POST {load.path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    if load.key:
+        head += f"authorization: Bearer {load.key}\r\n"
+    return f"{head}content-length: {len(data)}\r\n\r\n".encode() + data
+
+
 class Client(asyncio.Protocol):
     """One connection that sends requests one after the other and splits nothing but
     their ends.
     """
 
     def __init__(self, load: Load, done: asyncio.Future[list[Answer]]) -> None:
-        body = json.dumps(load.body).encode()
-        head = f"POST {load.path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        self._request = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+        self._request = build_request(load, load.body)
         self._load = load
         self._done = done
         self._answers: list[Answer] = []
@@ -274,6 +344,10 @@ class Client(asyncio.Protocol):
         self._awaits_head = True
         self._tail = b""
         self._body_left = None
+        if self._load.varies:
+            prompt = f"What is the capital of country {random.random()}?"
+            messages = [{"role": "user", "content": prompt}]
+            self._request = build_request(self._load, {**self._load.body, "messages": messages})
         self._sent = time.perf_counter()
         self._transport.write(self._request)
 
@@ -326,13 +400,15 @@ class Client(asyncio.Protocol):
 async def send_all(port: int, load: Load) -> list[Answer]:
     loop = asyncio.get_running_loop()
 
-    async def run_one() -> list[Answer]:
+    async def run_one(number: int) -> list[Answer]:
+        if load.seconds:
+            await asyncio.sleep(load.seconds * number / load.clients)
         done: asyncio.Future[list[Answer]] = loop.create_future()
         await loop.create_connection(lambda: Client(load, done), "127.0.0.1", port)
         return await done
 
     async with asyncio.timeout(120):
-        groups = await asyncio.gather(*(run_one() for _ in range(load.clients)))
+        groups = await asyncio.gather(*(run_one(number) for number in range(load.clients)))
     return [answer for answers in groups for answer in answers]
 
 
@@ -344,9 +420,7 @@ async def measure(
     """
     load = row.load
     # Warm: caches are filled, and both sides have imported what they need.
-    await send_all(
-        port, Load(2, 1 if load.streamed else 3, load.path, load.body, load.tokens, load.streamed)
-    )
+    await send_all(port, replace(load, clients=2, requests=1 if load.streamed else 3, seconds=0))
     cpu, memory = read_usage(process)
     running = asyncio.create_task(send_all(port, load))
     peak = memory
@@ -372,6 +446,7 @@ async def measure(
         spent / units * 1e6,
         1.0,
         statistics.median(answer.ttft for answer in answers) * 1e3,
+        statistics.quantiles((answer.ttft for answer in answers), n=100)[98] * 1e3,
         None if quantiles is None else quantiles[49] * 1e3,
         None if quantiles is None else quantiles[98] * 1e3,
         (peak - memory) / load.clients / 1024 if load.streamed else None,
@@ -396,6 +471,14 @@ def build_command(server: str, row: Row, folder: Path, upstream: int | None) -> 
         ]
     profile = folder / f"steady-{row.step}.yaml"
     profile.write_text(PROFILE.format(step=row.step))
+    keys: list[str] = []
+    if server == "sim with keys":
+        keys = ["--keys-file", str(folder / "keys.yaml")]
+        limits = ["--requests-per-minute", "1000000", "--tokens-per-minute", "1000000000"]
+        add = [sys.executable, "-m", "dragoman", "keys", "add", "bench", *keys, *limits]
+        # Each round has its own servers, but one file.
+        if not (folder / "keys.yaml").exists():
+            subprocess.run([*add, "--from-stdin"], input=KEY, text=True, check=True)
     store = (
         ["--store", f"sqlite:{folder / 'store.db'}"]
         if server == "sim stored"
@@ -410,6 +493,7 @@ def build_command(server: str, row: Row, folder: Path, upstream: int | None) -> 
         "--profile",
         str(profile),
         *store,
+        *keys,
     ]
 
 
@@ -464,8 +548,8 @@ def render(result: Result, unit: str) -> str:
         return "" if value is None else f"{value:.{digits}f}"
 
     return (
-        f"{result.row:24}{result.server:20}{result.cpu:9.1f} us/{unit:8}{show(result.ratio, 2):>7}"
-        f"{show(result.ttft_p50):>9}{show(result.itl_p50):>9}{show(result.itl_p99):>9}{show(result.memory):>9}"
+        f"{result.row:28}{result.server:20}{result.cpu:9.1f} us/{unit:8}{show(result.ratio, 2):>7}"
+        f"{show(result.ttft_p50):>9}{show(result.ttft_p99):>9}{show(result.itl_p50):>9}{show(result.itl_p99):>9}{show(result.memory):>9}"
     )
 
 
@@ -517,7 +601,7 @@ def main() -> None:
     )
     parser.add_argument(
         "--rows",
-        default="streams,long,whole,Responses,Messages,embeddings,upstream",
+        default="streams,long,whole,variant,starts,burst,Responses,Messages,embeddings,upstream",
         help="prefixes",
     )
     parser.add_argument("--streams", type=int, default=256)
@@ -544,8 +628,8 @@ def main() -> None:
     machine = describe_machine()
     print(machine)
     print(
-        f"{'':44}{'CPU':>9}{'ratio':>19}{'TTFT p50':>9}{'ITL p50':>9}{'ITL p99':>9}"
-        f"{'KB/stream':>10}"
+        f"{'':48}{'CPU':>9}{'ratio':>19}{'TTFT p50':>9}{'TTFT p99':>9}{'ITL p50':>9}"
+        f"{'ITL p99':>9}{'KB/stream':>10}"
     )
     results: list[Result] = []
     with tempfile.TemporaryDirectory() as folder, environment() as env:

@@ -31,6 +31,7 @@ from dragoman.settings import Settings
 SOURCES = tuple(str(Path(str(package.__file__)).parent) for package in (dragoman, dragoman_sim))
 MESSAGES = [{"role": "user", "content": "Hello"}]
 CHAT: dict[str, Any] = {"model": "m", "messages": MESSAGES, "max_tokens": 2, "ignore_eos": True}
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("/v1/chat/completions", CHAT),
     "streamed chat": ("/v1/chat/completions", {**CHAT, "stream": True}),
@@ -40,13 +41,18 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
         {"model": "m", "input": "Hello", "max_output_tokens": 16, "store": False},
     ),
     "chat of 12 tokens": ("/v1/chat/completions", {**CHAT, "max_tokens": 12}),
+    "chat with a tool": (
+        "/v1/chat/completions",
+        {**CHAT, "tools": [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]},
+    ),
 }
 BOUNDS = {
-    "chat": 780,
-    "streamed chat": 790,
-    "messages": 780,
-    "responses": 1460,
-    "chat of 12 tokens": 1210,
+    "chat": 760,
+    "streamed chat": 770,
+    "messages": 765,
+    "responses": 1430,
+    "chat of 12 tokens": 1180,
+    "chat with a tool": 1010,
 }
 
 
