@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.constraints.response_grammar import ConstraintGrammar
-from dragoman.core.message import FunctionTool
-from dragoman.core.request import ToolChoice
+from dragoman.core.message import FunctionTool, ToolChoice
 from dragoman.pipeline.composed_grammars import ComposedGrammar, ComposedGrammars, GrammarSource
 
 SOURCE = GrammarSource("", None, "", (FunctionTool("f"),), ToolChoice(), True, None, False)

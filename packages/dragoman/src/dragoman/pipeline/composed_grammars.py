@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from ..constraints.response_grammar import ConstraintGrammar, ReasoningSection
-from ..core.message import Tool
-from ..core.request import Constraint, ToolChoice
+from ..core.message import Tool, ToolChoice
+from ..core.request import Constraint
 
 MAX_CACHED_CHARS = 2 * 1024 * 1024
 """The size of the cache, in characters of tools, schemas and grammars."""
