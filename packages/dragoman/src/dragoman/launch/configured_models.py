@@ -104,7 +104,9 @@ def build_changed_models(
             )
             assert isinstance(spec, ModelSpec)
             is_eager = entry.pinned
-            served.append(replace(spec, is_eager=is_eager, ttl=None if is_eager else spec.ttl))
+            served.append(
+                msgspec.structs.replace(spec, is_eager=is_eager, ttl=None if is_eager else spec.ttl)
+            )
     return served
 
 
