@@ -272,11 +272,16 @@ def browsing(folder: Path) -> Generator[Page]:
                 if line.startswith("DevTools listening on")
             )
             # With a full queue of unread events, closing would wait ten seconds.
-            unbounded: Any = {"max_size": None, "max_queue": None, "proxy": None}
-            with connect(address, open_timeout=PATIENCE, **unbounded) as control:
+            options: Any = {
+                "max_size": None,
+                "max_queue": None,
+                "open_timeout": PATIENCE,
+                "proxy": None,
+            }
+            with connect(address, **options) as control:
                 target = _ask(control, "Target.createTarget", url="about:blank")["targetId"]
                 host = address.split("/devtools/")[0]
-                with connect(f"{host}/devtools/page/{target}", **unbounded) as connection:
+                with connect(f"{host}/devtools/page/{target}", **options) as connection:
                     yield Page(connection)
         finally:
             browser.terminate()

@@ -100,13 +100,16 @@ def likelihood(address: str, prompt: str, answer: str) -> float:
 
     def tokens(text: str) -> list[int]:
         return httpx2.post(
-            f"{address}/tokenize", json={"prompt": text, "add_special_tokens": False}
+            f"{address}/tokenize",
+            json={"prompt": text, "add_special_tokens": False},
+            timeout=60,
         ).json()["tokens"]
 
     before = len(tokens(prompt))
     whole = tokens(prompt + answer)
     body = {"token_ids": whole, "sampling_params": {"max_tokens": 1, "prompt_logprobs": 0}}
-    scores = httpx2.post(f"{address}/inference/v1/generate", json=body).json()["prompt_logprobs"]
+    scored = httpx2.post(f"{address}/inference/v1/generate", json=body, timeout=60)
+    scores = scored.json()["prompt_logprobs"]
     return sum(
         score[str(id)]["logprob"] for score, id in zip(scores[before:], whole[before:], strict=True)
     )
@@ -145,6 +148,6 @@ def test_local_chat_completions_output_equals_direct_request(folder: Path, addre
             "temperature": 0,
         }
         answer = httpx2.post(
-            url, json={**body, "max_tokens": 8, "stop": ["\n"], "seed": 1234}
+            url, json={**body, "max_tokens": 8, "stop": ["\n"], "seed": 1234}, timeout=60
         ).json()
         assert sample["resps"][0][0] == answer["choices"][0]["message"]["content"]

@@ -47,7 +47,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def document(address: str, tmp_path: Path) -> Path:
     file = tmp_path / "openapi.json"
-    file.write_bytes(httpx2.get(f"{address}/openapi.json").raise_for_status().content)
+    file.write_bytes(httpx2.get(f"{address}/openapi.json", timeout=60).raise_for_status().content)
     return file
 
 

@@ -509,7 +509,7 @@ def test_ui_server_view_updates_charts(page: Page, servers: Servers):
     )
     before = page.evaluate(samples)
     body = {"prompt": "Hello", "max_tokens": 300, "ignore_eos": True, "n": 4, "no_such_field": 1}
-    with httpx2.Client(base_url=address, trust_env=False) as client:
+    with httpx2.Client(base_url=address, trust_env=False, timeout=60) as client:
         asking = threading.Thread(
             target=lambda: client.post("/v1/completions", json=body, timeout=60)
         )
@@ -545,7 +545,7 @@ def test_ui_simulator_view_controls_replicas_faults_and_time(page: Page, servers
     address = servers.start("sim --sim-output-tokens 4000 --data-parallel-size 2")
     open_view(page, address, "simulator")
     page.wait("document.querySelectorAll('figure').length === 4")
-    with httpx2.Client(base_url=address, trust_env=False) as client:
+    with httpx2.Client(base_url=address, trust_env=False, timeout=60) as client:
         page.choose(".columns select", "A fifth is rejected with 429")
         page.click("[role=switch]", "Faults are off")
         page.wait("document.querySelector('[role=switch]').ariaChecked === 'true'")

@@ -228,7 +228,7 @@ def test_prometheus_queries_find_exported_metrics(tmp_path: Path) -> None:
         scraping(tmp_path, build_operator_job(sim, workers)) as prometheus,
     ):
         exported = "".join(
-            httpx2.get(f"http://{server}/metrics", headers=HEADERS).text
+            httpx2.get(f"http://{server}/metrics", headers=HEADERS, timeout=60).text
             for server in (sim, workers)
         )
         names = set(re.findall(r"^# TYPE (\S+) ", exported, re.MULTILINE))

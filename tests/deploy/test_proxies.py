@@ -219,7 +219,7 @@ def test_proxy_passes_streams_and_websockets_but_not_metrics(name: str, tmp_path
         context = ssl.create_default_context(cafile=str(tmp_path / "proxy.pem"))
         address = proxy.replace("https", "wss") + "/v1/responses"
         # With a full queue of unread events, closing would wait ten seconds.
-        with connect(address, ssl=context, max_queue=None) as socket_:
+        with connect(address, ssl=context, max_queue=None, open_timeout=120) as socket_:
             socket_.send(
                 '{"type": "response.create", "model": "scripted", "input": "Hello", "store": false}'
             )

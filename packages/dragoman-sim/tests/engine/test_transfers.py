@@ -253,7 +253,7 @@ def usage(sim: Twin) -> float:
 
 async def until_free(sim: Twin) -> None:
     """Wait until blocks are free: the report arrives through a socket."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while usage(sim):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
 
@@ -366,7 +366,7 @@ async def fetching(prefill: Twin, decode: Twin) -> asyncio.Task[httpx2.Response]
     waiting = asyncio.create_task(
         decode.post("/v1/completions", body | {"kv_transfer_params": params})
     )
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not usage(decode):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
     return waiting

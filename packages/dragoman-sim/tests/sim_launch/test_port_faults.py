@@ -59,7 +59,7 @@ class Fleet:
             )
 
     def client(self, port: int) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}")
+        return httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60)
 
     async def states(self, by: int) -> list[str]:
         async with self.client(by) as client:

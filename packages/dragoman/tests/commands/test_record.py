@@ -38,7 +38,7 @@ def get_answer(url: str) -> str:
 
 
 def raw(url: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    answer = httpx2.post(f"{url}/v1/chat/completions", json=STREAM)
+    answer = httpx2.post(f"{url}/v1/chat/completions", json=STREAM, timeout=60)
     return sorted(
         pair for pair in answer.headers.raw if pair[0] != b"transfer-encoding"
     ), answer.content

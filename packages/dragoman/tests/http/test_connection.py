@@ -419,7 +419,7 @@ async def test_request_body_is_streamed_to_application() -> None:
 async def test_request_body_is_delivered_once() -> None:
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         assert await body_of(receive) == b"abc"
-        again = asyncio.create_task(asyncio.wait_for(receive(), 10))
+        again = asyncio.create_task(asyncio.wait_for(receive(), 60))
         await asyncio.sleep(0)
         assert not again.done()
         await send(start(200, (b"content-length", b"0")))

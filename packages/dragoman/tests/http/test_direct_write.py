@@ -113,7 +113,7 @@ async def test_headers_are_sent_before_body() -> None:
         await read.wait()
         await send(piece())
 
-    async with serving(app) as wire, asyncio.timeout(10):
+    async with serving(app) as wire, asyncio.timeout(60):
         reader, writer = await wire.connect()
         writer.write(GET)
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")

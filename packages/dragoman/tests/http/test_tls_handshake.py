@@ -38,14 +38,14 @@ async def connect(wire: Wire) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
 
 async def read_until_closed(reader: asyncio.StreamReader) -> bytes:
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await reader.read(-1)
     except ConnectionResetError:
         return b""
 
 
 async def wait_for_connections(wire: Wire, count: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while len(wire.state.connections) != count:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0)
 

@@ -41,7 +41,7 @@ class Wire(NamedTuple):
         for packet in packets:
             writer.write(packet)
             await writer.drain()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             output = await reader.read(-1)
         writer.close()
         return output

@@ -382,7 +382,7 @@ def test_models_sse_does_not_delay_shutdown(hub: HubStub, tmp_path: Path):
     with start(hub, tmp_path, "serve", "scripted", *options) as process:
         assert process.stdout is not None
         url = process.stdout.readline().partition(" on ")[2].split()[0]
-        with httpx2.stream("GET", f"{url}/models/sse") as response:
+        with httpx2.stream("GET", f"{url}/models/sse", timeout=60) as response:
             lines = response.iter_lines()
             assert json.loads(next(lines).removeprefix("data: "))["data"] == {"status": "loaded"}
             process.terminate()

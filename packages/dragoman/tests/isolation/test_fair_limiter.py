@@ -101,12 +101,12 @@ async def test_job_of_two_owners_runs_in_first_turn():
     shared = queued[-1]
     shared.join("a")
     held.leave()
-    await asyncio.wait_for(queued[0].wait(), 5)
+    await asyncio.wait_for(queued[0].wait(), 60)
     queued[0].leave()
-    await asyncio.wait_for(shared.wait(), 5)
+    await asyncio.wait_for(shared.wait(), 60)
     shared.leave()
     # It left all of its queues.
     for place in queued[1:-1]:
-        await asyncio.wait_for(place.wait(), 5)
+        await asyncio.wait_for(place.wait(), 60)
         place.leave()
-    await asyncio.wait_for(limiter.enter("d").wait(), 5)
+    await asyncio.wait_for(limiter.enter("d").wait(), 60)

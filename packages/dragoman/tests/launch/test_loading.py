@@ -63,7 +63,7 @@ def serve(*arguments: str) -> Generator[tuple[subprocess.Popen[str], httpx2.Clie
                 r"Serving house on (\S+) \(loading; requests get 503 until GET /readyz", greeting
             )
             assert found is not None, greeting
-            with httpx2.Client(base_url=found[1]) as client:
+            with httpx2.Client(base_url=found[1], timeout=60) as client:
                 yield process, client
         finally:
             process.kill()

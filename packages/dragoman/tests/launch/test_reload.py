@@ -212,7 +212,7 @@ def test_certificate_reload_keeps_open_https_connections(tmp_path: Path) -> None
         assert url.startswith("https://")
         assert "scripted" in fetch_name(f"{url}/v1/models", tmp_path, "first")
         context = ssl.create_default_context(cafile=str(tmp_path / "first.pem"))
-        with httpx2.Client(verify=context) as client:
+        with httpx2.Client(verify=context, timeout=60) as client:
             body = {"messages": [{"role": "user", "content": "Hello"}], "stream": True}
             with client.stream("POST", f"{url}/v1/chat/completions", json=body) as response:
                 lines = [line for line in response.iter_lines() if line]

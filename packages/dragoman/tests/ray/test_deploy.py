@@ -282,7 +282,7 @@ def test_deploy_background_response_cancel_via_other_replica(
 def test_deploy_forwards_websocket(cluster: Cluster) -> None:
     address = cluster.url.replace("http", "ws") + "/v1/responses"
     # With a full queue of unread events, closing would wait ten seconds.
-    with connect(address, max_queue=None) as socket:
+    with connect(address, max_queue=None, open_timeout=120) as socket:
         socket.send(json.dumps({"type": "response.create", "model": "script", "input": "Hi"}))
         types = [json.loads(socket.recv(30))["type"]]
         while types[-1] != "response.completed":

@@ -66,7 +66,7 @@ async def test_postgres_stale_run_lock_does_not_block_clean(
     await put(one, "a", run=one.run)
     lost: Any = one._lock_connection  # pyright: ignore[reportPrivateUsage]
     one._lock_connection = None  # pyright: ignore[reportPrivateUsage]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await one.clean()
     assert await two.list_abandoned("response") == ()
     await lost.close()

@@ -184,7 +184,9 @@ async def serving(
 
 def connect(wire: Wire, key: str = "a") -> httpx2.AsyncClient:
     return httpx2.AsyncClient(
-        base_url=f"http://127.0.0.1:{wire.port}", headers={"authorization": f"Bearer {key}"}
+        base_url=f"http://127.0.0.1:{wire.port}",
+        headers={"authorization": f"Bearer {key}"},
+        timeout=60,
     )
 
 
