@@ -51,6 +51,7 @@ from dragoman_sim.lab.roofline import (
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "packages/dragoman-sim/tests/data"
 PAGE = ROOT / "docs/plan.md"
+ERRORS = ROOT / "packages/dragoman-sim/src/dragoman_sim/lab/prediction_errors.yaml"
 Vector = NDArray[np.float64]
 Metric = Literal["e2e", "ttft", "tpot", "duration"]
 
@@ -562,7 +563,32 @@ def write_tables(rows: Sequence[Row]) -> None:
             text,
             flags=re.DOTALL,
         )
+        if name == "roofline-held-out":
+            ERRORS.write_text(build_error_file(table), encoding="utf-8")
     PAGE.write_text(text, encoding="utf-8")
+
+
+def build_error_file(table: str) -> str:
+    """Build the file of errors that `dragoman plan` uses, from the rows of the table
+    with a constant rate.
+    """
+    errors: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for line in table.splitlines()[2:]:
+        load, model, gpu, _, metric, median, _ = (
+            cell.strip() for cell in line.strip("|").split("|")
+        )
+        if load == "decode":
+            errors[model, gpu]["latency" if metric == "e2e" else metric] = float(median) / 100
+    lines = [
+        "# Median absolute errors at a constant rate on models that a fit did not see; "
+        "written by benchmarks/roofline.py."
+    ]
+    lines += [
+        f"- {{model: {model}, gpu: {gpu}, ttft: {found['ttft']:.3f}, tpot: {found['tpot']:.3f}, "
+        f"latency: {found['latency']:.3f}}}"
+        for (model, gpu), found in errors.items()
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -128,6 +128,7 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
         Option(
             "Simulator",
             "Keep all keys and values of layers with a sliding window too.",
+            off_flag="enable-hybrid-kv-cache-manager",
         ),
     ] = False
     prefix_cache_retention_interval: Annotated[

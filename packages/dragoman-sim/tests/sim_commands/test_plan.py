@@ -75,7 +75,9 @@ def test_profile_accepts_custom_gpu_file(tmp_path: Path) -> None:
 
 def test_plan_prints_cheapest_fleet_and_cost() -> None:
     output = get_output(*QUESTION)
-    assert output.startswith("Cheapest for p99 ttft < 1000 ms: 1 replica of rtx4090 tp1")
+    assert output.startswith(
+        "Cheapest for p99 ttft < 1000 ms: 1 replica of Llama-3.1-8B bf16 on rtx4090 tp1"
+    )
     assert "0.40 per hour" in output
 
 
@@ -118,6 +120,9 @@ def test_plan_json_lists_all_fleets_and_writes_plots(tmp_path: Path) -> None:
             "'l4' is not NAME:PRICE",
         ),
         ((*QUESTION, "--prefill-decode", "1"), "'1' is not P:D"),
+        ((*QUESTION, "--kv-cache-dtype", "int3"), "--kv-cache-dtype int3 is not simulated"),
+        ((*QUESTION, "--acceptance-rates", "0.5"), "needs --speculative-config"),
+        ((*QUESTION, "--margin", "-1"), "--margin"),
         ((*QUESTION, "--routing", "random"), "--routing: "),
         ((*QUESTION, "--tp", "0,1"), "--tp: '0,1' is not a list of positive integers"),
         (

@@ -19,6 +19,7 @@ class Spread(Struct, frozen=True):
     p50: float
     p90: float
     p99: float
+    p95: float = 0.0
 
 
 class Slo(Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,5 +50,4 @@ def summarize(values: Iterable[float]) -> Spread:
     array = np.fromiter(values, dtype=np.float64)
     if not len(array):
         return Spread(0.0, 0.0, 0.0, 0.0)
-    p50, p90, p99 = np.percentile(array, (50, 90, 99))
-    return Spread(float(array.mean()), float(p50), float(p90), float(p99))
+    return Spread(float(array.mean()), *map(float, np.percentile(array, (50, 90, 99, 95))))

@@ -46,11 +46,12 @@ def draw_figure(path: str, panels: Sequence[Panel], title: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    figure = Figure(figsize=(15, 8.5), layout="constrained")
+    num_rows = max(2, -(-len(panels) // 3))
+    figure = Figure(figsize=(15, 4.25 * num_rows), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title)
     for index, panel in enumerate(panels):
-        panel(figure.add_subplot(2, 3, index + 1))
+        panel(figure.add_subplot(num_rows, 3, index + 1))
     if Path(path).suffix.lower() != ".html":
         figure.savefig(path, dpi=110)
         return

@@ -110,7 +110,7 @@ class EngineOptions:
         bool | None,
         build_engine_option(
             "Keep all keys and values of layers with a sliding window too.",
-            "--disable-hybrid-kv-cache-manager/--no-disable-hybrid-kv-cache-manager",
+            "--disable-hybrid-kv-cache-manager/--enable-hybrid-kv-cache-manager",
         ),
     ] = None
     prefix_cache_retention_interval: Annotated[

@@ -19,6 +19,7 @@ from ..vllm_flags import explain_option
 from .predict_profile import MODEL_HELP, OUTPUT_GROUP, SEARCH_GROUP, read_dtype
 
 if TYPE_CHECKING:
+    from ..lab.fleet_options import Speculation
     from ..lab.planner import Plan
 
 PLAN_HELP = """Find the cheapest fleet that meets a service level objective, by simulation.
@@ -84,10 +85,58 @@ class PlanOptions(WorkloadOptions):
             group=SEARCH_GROUP,
         ),
     ] = ""
+    dp: Annotated[
+        str,
+        Option(
+            "--dp",
+            metavar="N,...",
+            help="Numbers of data-parallel ranks to try; several share the experts and run in "
+            "lock-step.",
+            group=SEARCH_GROUP,
+        ),
+    ] = "1"
+    kv_cache_dtype: Annotated[
+        str,
+        Option(
+            metavar="FORMAT,...",
+            help="Number formats of keys and values to try, such as auto,fp8.",
+            group=SEARCH_GROUP,
+        ),
+    ] = "auto"
+    speculative_config: Annotated[
+        str | None,
+        Option(
+            metavar="JSON",
+            help="Speculative decoding of all fleets, in vLLM's format.",
+            group=SEARCH_GROUP,
+        ),
+    ] = None
+    acceptance_rates: Annotated[
+        str | None,
+        Option(
+            metavar="RATES",
+            help="Share of the drafts whose first, second, ... token is accepted.",
+            group=SEARCH_GROUP,
+        ),
+    ] = None
+    margin: Annotated[
+        float | None,
+        Option(
+            metavar="SHARE",
+            help="Mark fleets that are within this share of a limit; by default the error of "
+            "predictions for the GPU and the kind of model.",
+            minimum=0,
+            group=SEARCH_GROUP,
+        ),
+    ] = None
     routing: Annotated[
         str,
-        Option(help="Routing policy, as of `dragoman simulate`.", group=SEARCH_GROUP),
-    ] = "least-loaded"
+        Option(
+            help="Routing policy, as of `dragoman simulate`; round-robin is the fastest to "
+            "simulate.",
+            group=SEARCH_GROUP,
+        ),
+    ] = "round-robin"
     max_devices: Annotated[
         int,
         Option(help="Maximum number of devices of a fleet.", minimum=1, group=SEARCH_GROUP),
@@ -145,6 +194,9 @@ def _plan(options: PlanOptions) -> None:
             "--max-num-batched-tokens", options.max_num_batched_tokens
         ),
         splits=((0, 1), *_read_splits(options.prefill_decode)),
+        data_parallel=_read_numbers("--dp", options.dp),
+        kv_cache_dtypes=[part.strip() for part in options.kv_cache_dtype.split(",")],
+        speculation=_read_speculation(options),
     )
     # Many combinations fail for the same reason: print each reason once.
     for reason in dict.fromkeys(refused):
@@ -163,6 +215,7 @@ def _plan(options: PlanOptions) -> None:
             objectives,
             max_devices=options.max_devices,
             routing=routing,
+            margin=options.margin,
             processes=processes,
             tick=on_progress,
         )
@@ -171,6 +224,25 @@ def _plan(options: PlanOptions) -> None:
 
         draw_plan(options.plots, result, workload, routing)
     click.echo(_format_json(result) if options.json else render_plan(result), nl=False)
+
+
+def _read_speculation(options: PlanOptions) -> Speculation | None:
+    from ..engine.speculative_decoding import (  # noqa: PLC0415
+        parse_acceptance_rates,
+        parse_speculative_config,
+    )
+    from ..lab.fleet_options import Speculation  # noqa: PLC0415
+
+    if options.speculative_config is None:
+        if options.acceptance_rates is not None:
+            raise ValueError("--acceptance-rates needs --speculative-config")
+        return None
+    return Speculation(
+        parse_speculative_config(options.speculative_config),
+        ()
+        if options.acceptance_rates is None
+        else parse_acceptance_rates(options.acceptance_rates),
+    )
 
 
 def _read_price(text: str) -> tuple[str, float]:
@@ -221,6 +293,12 @@ def _format_json(result: Plan) -> str:
             "cost_per_hour": fleet.cost_per_hour if fleet.units else None,
             "cost_per_million_tokens": fleet.cost_per_million_tokens if fleet.units else None,
             "joules_per_token": fleet.joules_per_token,
+            "data_parallel_size": fleet.candidate.profile.hardware.data_parallel,
+            "kv_cache_dtype": fleet.candidate.profile.model.kv_cache_dtype,
+            "margins": dict(
+                zip(map(str, result.objectives), map(_limit_margin, fleet.margins), strict=False)
+            ),
+            "within_error": fleet.is_within_error,
             "failure": fleet.failure,
             "report": fleet.report,
         }
@@ -232,6 +310,11 @@ def _format_json(result: Plan) -> str:
         "fleets": fleets,
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+
+
+def _limit_margin(margin: float) -> float | None:
+    """Return a margin that JSON can have; None is that of a figure of 0."""
+    return None if margin == float("inf") else margin
 
 
 COMMAND = build_command(

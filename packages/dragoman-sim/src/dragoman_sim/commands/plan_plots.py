@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from dragoman_check.load.workload import WorkloadRequest
 
-    from ..lab.fleet import Fleet
     from ..lab.objectives import Objective
     from ..lab.planner import Plan
     from ..lab.replica_router import Routing
+    from ..lab.simulation_report import Report
 
 
 RATE_FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
@@ -40,10 +40,11 @@ def draw_plan(
         if best is None
         else f"{best.units} x {best.candidate.description}"
     )
-    panels: list[Panel] = [_build_pareto_panel(result)]
+    panels: list[Panel] = [_build_cost_panel(result, objective) for objective in result.objectives]
     if best is not None:
         fleet = best.candidate.build_fleet(best.units, routing)
         replay = fleet.serve(workload)
+        reports = [fleet.build_report(scale_arrivals(workload, factor)) for factor in RATE_FACTORS]
         limits = {objective.metric: objective.limit for objective in result.objectives}
         panels += [
             build_distribution_panel(
@@ -53,16 +54,21 @@ def draw_plan(
             build_distribution_panel(
                 "latency", [timing.latency for timing in replay.timings], limits.get("latency")
             ),
-            _build_rate_panel(fleet, workload, result.objectives),
+            build_distribution_panel(
+                "TPOT",
+                [tpot for timing in replay.timings if (tpot := timing.tpot) is not None],
+                limits.get("tpot"),
+            ),
+            *(_build_rate_panel(reports, objective) for objective in result.objectives),
             build_time_panel("requests running", replay.steps, lambda log: log.running),
         ]
     draw_figure(path, panels, title)
 
 
-def _build_pareto_panel(result: Plan) -> Panel:
-    objective = result.objectives[0]
+def _build_cost_panel(result: Plan, objective: Objective) -> Panel:
+    """Build a panel with cost against an objective's metric."""
     sufficient = [fleet for fleet in result.fleets if fleet.units and fleet.report is not None]
-    front = [fleet for fleet in result.pareto if fleet.report is not None]
+    front = {id(fleet) for fleet in result.pareto}
 
     def draw(axes: Axes) -> None:
         for gpu in dict.fromkeys(fleet.candidate.gpu for fleet in sufficient):
@@ -72,13 +78,19 @@ def _build_pareto_panel(result: Plan) -> Panel:
                 if fleet.candidate.gpu == gpu and fleet.report is not None
             ]
             axes.scatter(*zip(*points, strict=True), s=18, label=gpu)
-        line = [
+        best = [
             (fleet.cost_per_million_tokens, 1000 * objective.read(fleet.report))
-            for fleet in front
-            if fleet.report
+            for fleet in sufficient
+            if id(fleet) in front and fleet.report is not None
         ]
-        if line:
-            axes.plot(*zip(*line, strict=True), color=MEASURED, linewidth=0.8, label="Pareto front")
+        if best:
+            axes.scatter(
+                *zip(*best, strict=True),
+                s=60,
+                facecolors="none",
+                edgecolors=MEASURED,
+                label="Pareto front",
+            )
             axes.legend()
         axes.axhline(objective.limit * 1000, color=LIMIT, linestyle="--")
         axes.set(
@@ -89,30 +101,27 @@ def _build_pareto_panel(result: Plan) -> Panel:
     return draw
 
 
-def _build_rate_panel(
-    fleet: Fleet, workload: Sequence[WorkloadRequest], objectives: Sequence[Objective]
-) -> Panel:
-    """Build a panel with the first objective's metric at arrival rates around the
-    workload's own.
+def _build_rate_panel(reports: Sequence[Report], objective: Objective) -> Panel:
+    """Build a panel with an objective's metric at arrival rates around the workload's
+    own.
     """
 
     def draw(axes: Axes) -> None:
-        reports = [fleet.build_report(scale_arrivals(workload, factor)) for factor in RATE_FACTORS]
         rates = [report.request_rate for report in reports]
         axes.plot(
             rates,
-            [1000 * objectives[0].read(report) for report in reports],
+            [1000 * objective.read(report) for report in reports],
             marker="o",
             color=SIMULATED,
         )
-        axes.axhline(objectives[0].limit * 1000, color=LIMIT, linestyle="--", label="SLO")
+        axes.axhline(objective.limit * 1000, color=LIMIT, linestyle="--", label="SLO")
         axes.axvline(
             rates[RATE_FACTORS.index(1.0)], color=MEASURED, linewidth=0.8, label="this workload"
         )
         axes.legend()
         axes.set(
             xlabel="requests per second",
-            ylabel=f"{objectives[0].statistic} {objectives[0].metric}, ms",
+            ylabel=f"{objective.statistic} {objective.metric}, ms",
             yscale="log",
         )
 

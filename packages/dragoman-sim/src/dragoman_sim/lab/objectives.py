@@ -12,7 +12,7 @@ from dragoman_check.load.load_statistics import Spread
 
 from .simulation_report import Report
 
-Statistic = Literal["mean", "p50", "p90", "p99"]
+Statistic = Literal["mean", "p50", "p90", "p95", "p99"]
 
 
 Metric = Literal["ttft", "itl", "tpot", "latency"]
@@ -20,7 +20,7 @@ Metric = Literal["ttft", "itl", "tpot", "latency"]
 
 # Such as `p99 ttft < 1s`.
 _OBJECTIVE = re.compile(
-    r"(mean|p50|p90|p99)\s+(ttft|itl|tpot|latency|e2e|e2el)\s*<=?\s*([0-9.]+)\s*(us|ms|s)"
+    r"(mean|p50|p90|p95|p99)\s+(ttft|itl|tpot|latency|e2e|e2el)\s*<=?\s*([0-9.]+)\s*(us|ms|s)"
 )
 
 
@@ -61,7 +61,7 @@ def parse_objectives(text: str) -> tuple[Objective, ...]:
             raise PlanError(
                 f"{part.strip()!r} is not an objective; use STATISTIC METRIC < TIME, such as `p99 "
                 f"ttft < 1s`, "
-                "with one of mean, p50, p90, p99; ttft, itl, tpot, latency; us, ms, s"
+                "with one of mean, p50, p90, p95, p99; ttft, itl, tpot, latency; us, ms, s"
             )
         statistic, metric, value, unit = match.groups()
         metric = "latency" if metric.startswith("e2e") else metric

@@ -118,7 +118,7 @@ class PlainReplay:
             last_tokens=np.array(times.last_token),
             inputs=np.array(table.inputs, dtype=np.float64),
             outputs=np.array(table.outputs, dtype=np.float64),
-            gaps=Spread(self.gaps.mean, *self.gaps.compute_percentiles((50, 90, 99))),
+            gaps=Spread(self.gaps.mean, *self.gaps.compute_percentiles((50, 90, 99, 95))),
             kv_seconds=totals.used_blocks / size,
             running_seconds=totals.running,
             waiting_seconds=totals.waiting,

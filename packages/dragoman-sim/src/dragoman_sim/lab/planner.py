@@ -8,6 +8,7 @@ in parallel processes.
 from __future__ import annotations
 
 import multiprocessing
+import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
@@ -20,6 +21,7 @@ from dragoman_check.load.workload import WorkloadRequest
 
 from .fleet_options import FleetOption
 from .objectives import Objective, PlanError
+from .prediction_error import find_prediction_error
 from .replica_router import Routing
 from .simulation_report import Report
 
@@ -32,10 +34,13 @@ class PlannedFleet(Struct, frozen=True):
         suffices.
     devices: number of devices of the fleet.
     cost_per_hour: cost of all devices, in the prices' currency.
-    cost_per_million_tokens: cost per million output tokens, at the workload's output
-        rate.
-    joules_per_token: energy per output token at full board power; None if the device's
-        power is unknown.
+    cost_per_million_tokens: cost per million output tokens, at the rate at which the
+        workload asks for them: the time to answer the last requests does not count.
+    joules_per_token: energy per output token at that rate and full board power; None if
+        the device's power is unknown.
+    margins: how far each objective's figure is below its limit, relative to the figure;
+        empty without a simulation.
+    is_within_error: whether one of them is less than the prediction's error.
     report: report of the smallest sufficient fleet, or of the largest insufficient one;
         None without a simulation.
     failure: reason why no fleet suffices; None if one does.
@@ -49,6 +54,8 @@ class PlannedFleet(Struct, frozen=True):
     joules_per_token: float | None
     report: Report | None
     failure: str | None = None
+    margins: tuple[float, ...] = ()
+    is_within_error: bool = False
 
 
 class Plan(Struct, frozen=True):
@@ -69,23 +76,19 @@ class Plan(Struct, frozen=True):
 
     @property
     def pareto(self) -> tuple[PlannedFleet, ...]:
-        """Sufficient fleets that no other one beats in both cost and the first
-        objective's metric.
+        """Sufficient fleets, by cost, that no other one beats: one that costs no more
+        and is no slower by any objective.
         """
-        measured = sorted(
-            ((fleet.cost_per_hour, self.objectives[0].read(fleet.report)), index)
-            for index, fleet in enumerate(self.fleets)
+        figures = [
+            (fleet, (fleet.cost_per_hour, *(each.read(fleet.report) for each in self.objectives)))
+            for fleet in self.fleets
             if fleet.units and fleet.report is not None
+        ]
+        return tuple(
+            fleet
+            for fleet, own in figures
+            if not any(other != own and all(map(operator.le, other, own)) for _, other in figures)
         )
-        front: list[PlannedFleet] = []
-        best_value = float("inf")
-        for (_, value), index in measured:
-            # Sorted by cost, so a fleet is on the front if its metric is better than
-            # that of all cheaper ones.
-            if value < best_value:
-                front.append(self.fleets[index])
-                best_value = value
-        return tuple(front)
 
 
 def plan(
@@ -94,13 +97,16 @@ def plan(
     objectives: tuple[Objective, ...],
     *,
     max_devices: int = 64,
-    routing: Routing = "least-loaded",
+    routing: Routing = "round-robin",
+    margin: float | None = None,
     processes: int = 1,
     tick: Callable[[int], None] | None = None,
 ) -> Plan:
     """Find the smallest sufficient fleet of every candidate.
 
     max_devices: maximum devices of a fleet.
+    margin: fleets whose figures are within it of a limit are marked; None is the error
+        of predictions for the device and the kind of model.
     processes: worker processes; with 1 the search runs in this process.
     tick: called with the number of candidates done.
 
@@ -112,7 +118,7 @@ def plan(
     results: list[tuple[PlannedFleet, int]] = []
     if processes <= 1:
         for candidate in candidates:
-            results.append(_search(candidate, workload, objectives, max_devices, routing))
+            results.append(_search(candidate, workload, objectives, max_devices, routing, margin))
             if tick is not None:
                 tick(len(results))
     else:
@@ -122,7 +128,7 @@ def plan(
         shared = workload if isinstance(workload, RequestTable) else msgspec.json.encode(workload)
         with ProcessPoolExecutor(processes, context, _share_workload, (shared,)) as pool:
             tasks = [
-                pool.submit(_search_shared, candidate, objectives, max_devices, routing)
+                pool.submit(_search_shared, candidate, objectives, max_devices, routing, margin)
                 for candidate in candidates
             ]
             for task in as_completed(tasks):
@@ -143,6 +149,7 @@ def _search(
     objectives: tuple[Objective, ...],
     max_devices: int,
     routing: Routing,
+    margin: float | None,
 ) -> tuple[PlannedFleet, int]:
     """Return the smallest sufficient fleet, found by doubling, then bisecting; and the
     number of simulations.
@@ -184,16 +191,45 @@ def _search(
     devices = high * candidate.devices_per_unit
     per_hour = devices * candidate.price
     watts = candidate.profile.hardware.watts
+    rate = measure_token_rate(workload) or report.output_token_rate
+    margins = tuple(
+        objective.limit / value - 1 if (value := objective.read(report)) else float("inf")
+        for objective in objectives
+    )
+    errors = (
+        find_prediction_error(candidate.gpu, objective.metric, is_moe=candidate.is_moe)
+        if margin is None
+        else margin
+        for objective in objectives
+    )
     fleet = PlannedFleet(
         candidate=candidate,
         units=high,
         devices=devices,
         cost_per_hour=per_hour,
-        cost_per_million_tokens=per_hour / 3600 / report.output_token_rate * 1e6,
-        joules_per_token=None if watts is None else devices * watts / report.output_token_rate,
+        cost_per_million_tokens=per_hour / 3600 / rate * 1e6,
+        joules_per_token=None if watts is None else devices * watts / rate,
         report=report,
+        margins=margins,
+        is_within_error=any(map(operator.lt, margins, errors)),
     )
     return fleet, len(reports)
+
+
+def measure_token_rate(workload: Sequence[WorkloadRequest]) -> float | None:
+    """Return the output tokens per second for which a workload asks, from its first to
+    its last arrival; None if all arrive at once, or some when others are answered.
+    """
+    if isinstance(workload, RequestTable):
+        span = max(workload.arrivals) - min(workload.arrivals)
+        tokens = sum(workload.outputs)
+    else:
+        if any(request.after is not None for request in workload):
+            return None
+        arrivals = [request.arrival_s for request in workload]
+        span = max(arrivals) - min(arrivals)
+        tokens = sum(request.output_tokens for request in workload)
+    return tokens / span if span > 0 and tokens else None
 
 
 def _fail(candidate: FleetOption, reason: str, report: Report | None = None) -> PlannedFleet:
@@ -216,14 +252,18 @@ def _share_workload(shared: RequestTable | bytes) -> None:
 
 
 def _search_shared(
-    candidate: FleetOption, objectives: tuple[Objective, ...], max_devices: int, routing: Routing
+    candidate: FleetOption,
+    objectives: tuple[Objective, ...],
+    max_devices: int,
+    routing: Routing,
+    margin: float | None,
 ) -> tuple[PlannedFleet, int]:
-    return _search(candidate, _shared_workload[0], objectives, max_devices, routing)
+    return _search(candidate, _shared_workload[0], objectives, max_devices, routing, margin)
 
 
 def render_plan(result: Plan, most: int = 10) -> str:
     """Render the result as a sentence and a table of the `most` cheapest fleets; *
-    marks the Pareto front.
+    marks the Pareto front, ~ those within the prediction's error of a limit.
     """
     best = result.best
     objectives = " and ".join(map(str, result.objectives))
@@ -239,21 +279,33 @@ def render_plan(result: Plan, most: int = 10) -> str:
         f"{best.candidate.description}, "
         f"{best.devices} x {best.candidate.gpu}, {best.cost_per_hour:.2f} per hour, "
         f"{best.cost_per_million_tokens:.2f} per million output tokens.",
+    ]
+    if best.is_within_error:
+        closest = min(zip(best.margins, result.objectives, strict=True), key=lambda pair: pair[0])
+        lines.append(
+            f"Its {closest[1].statistic} {closest[1].metric} is {closest[0]:.1%} below the limit, "
+            f"less than the error of the prediction: measure it, or add a replica."
+        )
+    shown = result.fleets[:most]
+    names = [f"{fleet.units} x {fleet.candidate.description}" for fleet in shown if fleet.units]
+    width = max(46, *map(len, names)) + 2
+    lines += [
         "",
-        f"{'configuration':<48}{'devices':>8}{'per hour':>10}{'per Mtok':>10}{'J/token':>9}"
+        f"{'configuration':<{width}}{'devices':>8}{'per hour':>10}{'per Mtok':>10}{'J/token':>9}"
         + "".join(
             f"{objective.statistic + ' ' + objective.metric:>14}" for objective in result.objectives
         ),
     ]
     front = {id(fleet) for fleet in result.pareto}
-    for fleet in result.fleets[:most]:
+    for fleet in shown:
         if fleet.report is None or not fleet.units:
             lines.append(f"  {fleet.candidate.description}: {fleet.failure}")
             continue
         joules = "-" if fleet.joules_per_token is None else f"{fleet.joules_per_token:.2f}"
         name = f"{fleet.units} x {fleet.candidate.description}"
+        marks = ("*" if id(fleet) in front else " ") + ("~" if fleet.is_within_error else " ")
         lines.append(
-            f"{'* ' if id(fleet) in front else '  '}{name:<46}{fleet.devices:>8}"
+            f"{marks}{name:<{width - 2}}{fleet.devices:>8}"
             f"{fleet.cost_per_hour:>10.2f}{fleet.cost_per_million_tokens:>10.2f}{joules:>9}"
             + "".join(
                 f"{1000 * objective.read(fleet.report):>11.1f} ms"
