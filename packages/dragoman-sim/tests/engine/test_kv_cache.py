@@ -72,7 +72,7 @@ def test_one_full_group_equals_single_table(seed: int, is_async: bool, caches: b
         (STATE, 1),
     ],
 )
-def test_group_holds_what_last_token_needs(group: KvCacheGroup, held: int) -> None:
+def test_group_table_holds_blocks_of_last_window(group: KvCacheGroup, held: int) -> None:
     groups = (FULL,) if group == FULL else (FULL, group)
     scheduler = build(*groups, max_num_batched_tokens=8)
     scheduler.add(request := sequence("a", list(range(40)), 4))
@@ -93,7 +93,7 @@ def test_repeated_prompt_hits_in_every_group(group: KvCacheGroup) -> None:
     assert request.num_cached_tokens == 28
 
 
-def test_hit_is_the_longest_that_all_groups_share() -> None:
+def test_hit_ends_at_shortest_hit_of_groups() -> None:
     # A window keeps only what a repeated prompt needs, the end of the first one.
     scheduler = build(FULL, WINDOW, prefix_cache_retention_interval=0)
     scheduler.add(sequence("a", list(range(40)), 1))

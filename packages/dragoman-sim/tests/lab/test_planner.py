@@ -17,7 +17,7 @@ from dragoman_sim.engine.speculative_decoding import SpeculativeConfig
 from dragoman_sim.lab.fleet_options import FleetOption, Speculation, build_candidates
 from dragoman_sim.lab.gpus import find_gpu
 from dragoman_sim.lab.model_shape import load_model_shape
-from dragoman_sim.lab.objectives import Objective, PlanError, parse_objectives
+from dragoman_sim.lab.objectives import Metric, Objective, PlanError, parse_objectives
 from dragoman_sim.lab.planner import measure_token_rate, plan, render_plan
 from dragoman_sim.lab.prediction_error import find_prediction_error, load_prediction_errors
 from dragoman_sim.lab.simulation_report import build_report
@@ -202,6 +202,7 @@ def test_p95_objective_equals_exhaustive_search(small: Sequence[WorkloadRequest]
     )
     result = plan(candidates, small, objectives, max_devices=4)
     assert result.best is not None
+    assert result.best.report is not None
     assert result.best.cost_per_hour == brute_force(candidates, small, 4, objectives)
     values = np.array(
         [
@@ -268,6 +269,7 @@ def test_fleet_within_margin_of_limit_is_marked(
     )
     loose = plan(candidates, small, parse_objectives("p99 tpot < 10s")).best
     assert loose is not None
+    assert loose.report is not None
     value = Objective("p99", "tpot", 1.0).read(loose.report)
     # 5 % below the limit: L40S predictions of dense models are off by 8.6 %.
     objectives = (Objective("p99", "tpot", 1.05 * value),)
@@ -282,7 +284,12 @@ def test_prediction_errors_are_those_of_docs() -> None:
     page = (Path(__file__).parents[4] / "docs/plan.md").read_text(encoding="utf-8")
     table = page.partition("roofline-held-out: begin")[2].partition("roofline-held-out: end")[0]
     for row in load_prediction_errors():
-        for metric, name in (("ttft", "ttft"), ("tpot", "tpot"), ("latency", "e2e")):
+        metrics: tuple[tuple[Metric, str], ...] = (
+            ("ttft", "ttft"),
+            ("tpot", "tpot"),
+            ("latency", "e2e"),
+        )
+        for metric, name in metrics:
             share = 100 * find_prediction_error(
                 row.gpu, metric, is_moe=row.model == "mixture of experts"
             )

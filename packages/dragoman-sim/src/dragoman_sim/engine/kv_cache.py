@@ -351,9 +351,9 @@ class _Kind(ABC):
 
     def acquire(self, hits: list[int], num_cached: int) -> BlockTable:
         skipped = max(0, self.count_skipped(num_cached) // self.block_size)
-        kept = hits[skipped:]
-        self._pool.acquire(block for block in kept if block != NULL_BLOCK)
-        blocks = [NULL_BLOCK] * skipped + kept
+        remaining = hits[skipped:]
+        self._pool.acquire(block for block in remaining if block != NULL_BLOCK)
+        blocks = [NULL_BLOCK] * skipped + remaining
         return BlockTable(blocks, len(blocks))
 
     def free_skipped(self, table: BlockTable, num_computed: int) -> None:

@@ -55,8 +55,8 @@ class KvCacheGroup(Struct, frozen=True, omit_defaults=True, forbid_unknown_field
         # Blocks are freed at the end of the step that no longer needs them, and
         # asynchronous scheduling has two steps in flight.
         in_flight = (1 + config.async_scheduling) * config.max_num_batched_tokens
-        kept = self.window - (self.kind == "sliding_window")
-        num_tokens = kept + in_flight
+        retained = self.window - (self.kind == "sliding_window")
+        num_tokens = retained + in_flight
         if config.max_model_len is not None:
             num_tokens = min(num_tokens, config.max_model_len)
         # A window may begin in the middle of a block, a chunk does not.

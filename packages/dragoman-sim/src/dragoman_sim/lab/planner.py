@@ -286,8 +286,8 @@ def render_plan(result: Plan, most: int = 10) -> str:
             f"Its {closest[1].statistic} {closest[1].metric} is {closest[0]:.1%} below the limit, "
             f"less than the error of the prediction: measure it, or add a replica."
         )
-    shown = result.fleets[:most]
-    names = [f"{fleet.units} x {fleet.candidate.description}" for fleet in shown if fleet.units]
+    listed = result.fleets[:most]
+    names = [f"{fleet.units} x {fleet.candidate.description}" for fleet in listed if fleet.units]
     width = max(46, *map(len, names)) + 2
     lines += [
         "",
@@ -297,7 +297,7 @@ def render_plan(result: Plan, most: int = 10) -> str:
         ),
     ]
     front = {id(fleet) for fleet in result.pareto}
-    for fleet in shown:
+    for fleet in listed:
         if fleet.report is None or not fleet.units:
             lines.append(f"  {fleet.candidate.description}: {fleet.failure}")
             continue
