@@ -436,7 +436,7 @@ FRAMES_WITHOUT_CALL = [
 
 def build_tenants(name: str) -> dict[str, Tenant]:
     """Return a key that is its own name, with three requests a minute."""
-    return {name: Tenant(secrets=(KeyHash(hash_key(name)),), requests_per_minute=3)}
+    return {name: Tenant(id=name, secrets=(KeyHash(hash_key(name)),), requests_per_minute=3)}
 
 
 @asynccontextmanager
