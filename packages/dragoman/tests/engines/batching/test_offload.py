@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.core.token_engine import TokenRequest
+from dragoman.core.token_engine import Failed, TokenRequest
 from dragoman.engines.batching import (
     BlockFiles,
     EngineConfig,
@@ -20,7 +20,9 @@ from dragoman.engines.batching import (
 )
 from dragoman.engines.tiny.engine import TinyEngine
 from dragoman.engines.tiny.llama import Llama
+from dragoman.engines.tiny.paged_llama import PagedLlama
 
+from ..faults import NanModel
 from ..harness import (
     GREEDY,
     ROOM,
@@ -60,6 +62,16 @@ def test_block_files_forget_written_and_waiting_blocks(tmp_path: Path) -> None:
         assert not store.contains(hashes[0])
         assert not store.offload(dict(zip(hashes, range(3), strict=True)).get, lambda _: b"x", 9)
     assert names(tmp_path) == [f"{hashes[2].hex()}.kv"]
+
+
+def test_blocks_with_nan_are_never_kept_in_files(small_model: Llama, tmp_path: Path) -> None:
+    broken = generate_with_files(NanModel(PagedLlama(small_model), ASK.id), tmp_path, ASK)
+    assert isinstance(broken.end, Failed)
+    assert names(tmp_path) == []
+    # Another process with a sound model computes the prompt itself.
+    whole = generate_with_files(small_model, tmp_path, ASK)
+    assert whole.cached == [0]
+    assert whole.answer == run_alone(small_model, ASK).answer
 
 
 def test_block_files_include_generated_tokens_for_next_turn(
