@@ -13,6 +13,7 @@ import pytest
 from dragoman.engines.tiny import find_bundled_model
 from dragoman.launch import build_models
 from dragoman.launch.engine_choice import choose_engine, read_model_config
+from dragoman.launch.hosted_model import load_hosted_model
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError, load_settings
 
@@ -275,3 +276,9 @@ def test_choose_engine_follows_declared_task(
     else:
         with pytest.raises(ValueError, match=expected):
             choose_engine(declared)
+
+
+@pytest.mark.parametrize("model", ["/no/such/dir", "transformers:/no/such/dir"])
+def test_engine_process_wrong_path_names_it(model: str) -> None:
+    with pytest.raises(ValueError, match="/no/such/dir does not exist"):
+        load_hosted_model(Settings(model=model), SystemClock())
