@@ -237,8 +237,10 @@ async def soak(port: int, pid: int, minutes: float, clients: int) -> list[str]:
     begin = time.monotonic() + minutes * 60 * WARM_UP
     until = time.monotonic() + minutes * 60
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
-        running = [Client(http, seed, counts).run(until) for seed in range(clients)]
-        samples, *_ = await asyncio.gather(watch(http, pid, begin, until), *running)
+        running = asyncio.gather(
+            *(Client(http, seed, counts).run(until) for seed in range(clients))
+        )
+        samples, _ = await asyncio.gather(watch(http, pid, begin, until), running)
     return report(samples, counts)
 
 

@@ -377,7 +377,7 @@ def test_systemd_is_notified_of_supervisor_states(tmp_path: Path) -> None:
             assert "does not respond" not in errors
 
 
-def test_all_workers_show_what_supervisor_found_in_store(tmp_path: Path) -> None:
+def test_workers_show_store_warning_of_supervisor(tmp_path: Path) -> None:
     # A process that died had told clients that five objects are stored.
     (tmp_path / "x.db-runs").mkdir()
     (tmp_path / "x.db-runs/run_dead").write_bytes(b"%020d" % 5)
