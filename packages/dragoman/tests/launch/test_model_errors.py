@@ -14,6 +14,7 @@ from dragoman.engines.tiny import find_bundled_model
 from dragoman.launch import build_models
 from dragoman.launch.engine_choice import choose_engine, read_model_config
 from dragoman.launch.hosted_model import load_hosted_model
+from dragoman.launch.model_plan import plan_model
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError, load_settings
 
@@ -281,4 +282,4 @@ def test_choose_engine_follows_declared_task(
 @pytest.mark.parametrize("model", ["/no/such/dir", "transformers:/no/such/dir"])
 def test_engine_process_wrong_path_names_it(model: str) -> None:
     with pytest.raises(ValueError, match="/no/such/dir does not exist"):
-        load_hosted_model(Settings(model=model), SystemClock())
+        load_hosted_model(plan_model(model), Settings(model=model), SystemClock())
