@@ -253,8 +253,6 @@ def build_parameter(
         help=metadata.help or None,
         hidden=metadata.is_hidden,
         metavar=metadata.metavar,
-        envvar=metadata.environment_variable,
-        show_envvar=metadata.environment_variable is not None,
         show_default=value is not None and value is not False and value != "",
         **defaults,
     )

@@ -15,7 +15,6 @@ class Option:
     group: heading in the help.
     metavar: placeholder for the value in the help; by default the type's name.
     minimum, maximum: bounds of a number, both allowed.
-    environment_variable: the variable that sets it if the command line does not.
     is_hidden: the help leaves it out.
     """
 
@@ -27,7 +26,6 @@ class Option:
         metavar: str | None = None,
         minimum: float | None = None,
         maximum: float | None = None,
-        environment_variable: str | None = None,
         is_hidden: bool = False,
     ) -> None:
         self.flags = flags
@@ -36,7 +34,6 @@ class Option:
         self.metavar = metavar
         self.minimum = minimum
         self.maximum = maximum
-        self.environment_variable = environment_variable
         self.is_hidden = is_hidden
 
 

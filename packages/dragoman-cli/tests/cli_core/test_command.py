@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dragoman_cli import Argument, Command, Option, build_command, build_group
+from dragoman_cli.api_key import find_api_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,6 @@ class TrainOptions:
     enable_cache: Annotated[bool | None, Option("--enable-cache/--no-enable-cache")] = None
     shuffle: Annotated[bool, Option()] = True
     verbose: Annotated[bool, Option("--verbose")] = False
-    api_key: Annotated[str | None, Option(environment_variable="TRAIN_KEY")] = None
     inner: Annotated[str, Option(is_hidden=True)] = ""
 
 
@@ -32,17 +32,15 @@ class TrainError(Exception):
     pass
 
 
-def run(*arguments: str, **environment: str) -> TrainOptions:
+def run(*arguments: str) -> TrainOptions:
     calls: list[TrainOptions] = []
-    result = invoke(build_command("train", TrainOptions, calls.append), *arguments, **environment)
+    result = invoke(build_command("train", TrainOptions, calls.append), *arguments)
     assert result.exit_code == 0, result.output
     return calls[0]
 
 
-def invoke(command: click.Command, *arguments: str, **environment: str) -> Result:
-    return CliRunner().invoke(
-        command, arguments, prog_name="train", env={"NO_COLOR": "1", **environment}
-    )
+def invoke(command: click.Command, *arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments, prog_name="train", env={"NO_COLOR": "1"})
 
 
 def test_command_without_options_uses_defaults():
@@ -71,8 +69,15 @@ def test_negated_flag_accepts_vllm_spelling():
     assert run("a", "--disable-cache").enable_cache is False
 
 
-def test_option_reads_environment_variable():
-    assert run("a", TRAIN_KEY="k").api_key == "k"
+@pytest.mark.parametrize(
+    ("option", "variable", "key"),
+    [("o", "a, b", "o"), (None, "a, b", "a"), (None, "", None), (None, " , b", None)],
+)
+def test_find_api_key_prefers_option_to_variable(
+    monkeypatch: pytest.MonkeyPatch, option: str | None, variable: str, key: str | None
+):
+    monkeypatch.setenv("DRAGOMAN_API_KEY", variable)
+    assert find_api_key(option) == key
 
 
 def test_help_lists_options_by_group():
@@ -82,7 +87,6 @@ def test_help_lists_options_by_group():
     assert re.search(r"\nArguments:\n  FILE +What to read.\n", output)
     assert re.search(r"\nLimits:\n  --num-steps INTEGER RANGE .*\[default: 10;\s+x>=1\]", output)
     assert "--inner" not in output
-    assert "[env var: TRAIN_KEY]" in output
     assert command.get_short_help_str() == "Train a model."
 
 

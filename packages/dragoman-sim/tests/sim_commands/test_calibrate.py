@@ -170,7 +170,7 @@ def test_calibrate_saves_measurements_as_readable_log(tmp_path: Path) -> None:
     )
     with serve_app(build_asgi_app(build_models(Settings(), SystemClock()))) as url:
         error = get_error(
-            "calibrate", *load, "--url", url, "--fit-requests", "4", "--save-log", str(path)
+            "calibrate", *load, "--url", url, "--fit-requests", "4", "--save-detailed", str(path)
         )
     assert "at least 20" in error
     assert len(read_any(path.read_bytes()).requests) == 8

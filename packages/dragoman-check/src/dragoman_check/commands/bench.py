@@ -22,9 +22,10 @@ from dragoman_cli import (
     read_file,
     show_progress,
 )
+from dragoman_cli.api_key import build_api_key_option, find_api_key
 
 from .bench_flags import explain_bench_flag
-from .server_options import build_api_key_option, build_extra_body_option
+from .server_options import build_extra_body_option
 from .workload import WORKLOAD_GROUP, WorkloadOptions, build_slo_option, load_workload, read_slo
 
 if TYPE_CHECKING:
@@ -90,9 +91,7 @@ class BenchOptions(WorkloadOptions):
             group=SERVER_GROUP,
         ),
     ] = None
-    api_key: Annotated[str | None, build_api_key_option(SERVER_GROUP, "API key of the server.")] = (
-        None
-    )
+    api_key: Annotated[str | None, build_api_key_option(SERVER_GROUP)] = None
     extra_body: Annotated[str, build_extra_body_option(SERVER_GROUP)] = "{}"
 
     slo: Annotated[tuple[str, ...], build_slo_option(OUTPUT_GROUP)] = ()
@@ -170,7 +169,9 @@ def _measure(options: BenchOptions, url: str, trace: str, slo: Slo | None) -> No
     from ..load.logs.measured_log import build_log  # noqa: PLC0415
 
     workload = load_workload(trace, options)
-    target = Target(url, options.model, options.api_key, options.extra_body, options.dialect)
+    target = Target(
+        url, options.model, find_api_key(options.api_key), options.extra_body, options.dialect
+    )
     with show_progress("requests completed", len(workload)) as tick:
         result = asyncio.run(
             drive_server(

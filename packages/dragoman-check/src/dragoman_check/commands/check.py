@@ -4,7 +4,6 @@ are in the other modules of this package.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +19,7 @@ from dragoman_cli import (
     render_table,
     show_progress,
 )
+from dragoman_cli.api_key import build_api_key_option, find_api_key
 
 if TYPE_CHECKING:
     from ..check_catalog import Check
@@ -69,13 +69,7 @@ class CheckOptions:
     list_checks: Annotated[
         bool, Option("--list", help="List the checks with their rules, and send nothing.")
     ] = False
-    key_file: Annotated[
-        str | None,
-        Option(
-            metavar="FILE",
-            help="File with the API key. By default the first key of DRAGOMAN_API_KEY is sent.",
-        ),
-    ] = None
+    api_key: Annotated[str | None, build_api_key_option()] = None
     strict: Annotated[
         bool,
         Option(
@@ -107,10 +101,7 @@ class CheckOptions:
         float,
         Option(metavar="SECONDS", help="Time limit of a request.", group=LIMIT_GROUP),
     ] = 60.0
-    json: Annotated[
-        str | None,
-        Option("--json", metavar="FILE", help="Write a JSON report.", group=REPORT_GROUP),
-    ] = None
+    json: Annotated[bool, Option("--json", help="Print JSON.", group=REPORT_GROUP)] = False
     junit: Annotated[
         str | None,
         Option("--junit", metavar="FILE", help="Write JUnit XML.", group=REPORT_GROUP),
@@ -151,7 +142,7 @@ def _run(options: CheckOptions) -> None:
         )
     target = CheckTarget(
         url=options.url.rstrip("/").removesuffix("/v1"),
-        api_key=_find_api_key(options.key_file),
+        api_key=find_api_key(options.api_key),
         model=options.model,
         profile=options.profile,
         timeout=options.timeout,
@@ -208,7 +199,6 @@ def _publish_report(report: CheckReport, options: CheckOptions) -> None:
 
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     files = (
-        (options.json, lambda: render_json(report, date, VERSION)),
         (options.junit, lambda: render_junit(report, date)),
         (options.html, lambda: render_html(report, date, VERSION)),
         (options.badge, lambda: render_badge(report)),
@@ -216,7 +206,10 @@ def _publish_report(report: CheckReport, options: CheckOptions) -> None:
     for file, render in files:
         if file is not None:
             Path(file).write_text(render(), encoding="utf-8")
-    _print_report(report)
+    if options.json:
+        click.echo(render_json(report, date, VERSION), nl=False)
+    else:
+        _print_report(report)
 
 
 def _print_report(report: CheckReport) -> None:
@@ -252,16 +245,6 @@ def _print_report(report: CheckReport) -> None:
         f"\n{report.target.url}, {report.target.model}: {totals}; {score}; {report.requests} "
         f"requests"
     )
-
-
-def _find_api_key(key_file: str | None) -> str | None:
-    """Return the key to send: the file's, or the first one of DRAGOMAN_API_KEY; None
-    without any. No option takes the key itself: every process of the machine can read a
-    command line.
-    """
-    if key_file is not None:
-        return Path(key_file).read_text(encoding="utf-8").strip() or None
-    return os.environ.get("DRAGOMAN_API_KEY", "").partition(",")[0].strip() or None
 
 
 COMMAND = build_command(

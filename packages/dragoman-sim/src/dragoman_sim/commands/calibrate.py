@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from dragoman.core.errors import DragomanError
-from dragoman_check.commands.server_options import build_api_key_option, build_extra_body_option
+from dragoman_check.commands.server_options import build_extra_body_option
 from dragoman_check.commands.workload import WorkloadOptions, load_workload
 from dragoman_cli import (
     Argument,
@@ -25,6 +25,7 @@ from dragoman_cli import (
     read_file,
     show_progress,
 )
+from dragoman_cli.api_key import build_api_key_option, find_api_key
 
 from ..engine.scheduler_config import SimulatedSchedulerConfig
 from ..vllm_flags import explain_option
@@ -174,15 +175,13 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
             group=SERVER_GROUP,
         ),
     ] = None
-    api_key: Annotated[
-        str | None, build_api_key_option(SERVER_GROUP, "API key of that server.")
-    ] = None
+    api_key: Annotated[str | None, build_api_key_option(SERVER_GROUP)] = None
     extra_body: Annotated[str, build_extra_body_option(SERVER_GROUP)] = "{}"
-    save_log: Annotated[
+    save_detailed: Annotated[
         str | None,
         Option(
             metavar="FILE",
-            help="Write the measured timings as JSON Lines.",
+            help="Write the measured timings of each request as JSON Lines.",
             group=SERVER_GROUP,
         ),
     ] = None
@@ -266,11 +265,13 @@ def _read_logs(options: CalibrateOptions) -> list[MeasuredLog]:
     if len(options.logs) != 1:
         raise ValueError("--url takes exactly one workload: a trace, poisson or bursts")
     workload = load_workload(options.logs[0], options)
-    target = Target(options.url, options.served_model, options.api_key, options.extra_body)
+    target = Target(
+        options.url, options.served_model, find_api_key(options.api_key), options.extra_body
+    )
     with show_progress("requests completed", len(workload)) as tick:
         log = measure_server(target, workload, tick)
-    if options.save_log is not None:
-        Path(options.save_log).write_bytes(
+    if options.save_detailed is not None:
+        Path(options.save_detailed).write_bytes(
             b"".join(msgspec.json.encode(timing) + b"\n" for timing in log.timings)
         )
     return [log]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from dragoman_cli import Option
+from dragoman_cli.api_key import build_api_key_option
 
 SAMPLING_GROUP = "Sampling"
 
@@ -21,14 +22,7 @@ class ConnectionOptions:
             help="Use this running server; MODEL is then the name of one of its models.",
         ),
     ] = None
-    api_key: Annotated[
-        str | None,
-        Option(
-            metavar="KEY",
-            help="API key of the server. By default the first one of DRAGOMAN_API_KEY, which `ps` "
-            "cannot show.",
-        ),
-    ] = None
+    api_key: Annotated[str | None, build_api_key_option()] = None
 
 
 @dataclass(frozen=True, kw_only=True)

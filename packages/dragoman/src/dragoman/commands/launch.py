@@ -20,11 +20,12 @@ from urllib.parse import urlsplit
 import click
 
 from dragoman_cli import Argument, Command, Option, build_command, print_error, print_warning
+from dragoman_cli.api_key import build_api_key_option, find_api_key
 
 from .agent_setups import AGENTS, AgentSetup, ServerTarget, build_generic_setup, find_advice
 from .api_client import LOOPBACK, ApiClient, ApiError, is_loopback
 from .errors import COMMAND_ERRORS
-from .server_connection import DEFAULT_URL, choose_model, print_status, resolve_api_key, serve_model
+from .server_connection import DEFAULT_URL, choose_model, print_status, serve_model
 
 HELP = f"""Run an agent ({", ".join(AGENTS)}) on a model.
 
@@ -60,14 +61,7 @@ class LaunchOptions:
             help=f"The server; by default {DEFAULT_URL}.",
         ),
     ] = None
-    api_key: Annotated[
-        str | None,
-        Option(
-            metavar="KEY",
-            help="API key of the server. By default the first one of DRAGOMAN_API_KEY, which `ps` "
-            "does not show.",
-        ),
-    ] = None
+    api_key: Annotated[str | None, build_api_key_option()] = None
     print: Annotated[
         bool,
         Option(
@@ -141,7 +135,7 @@ def _describe_target(options: LaunchOptions) -> ServerTarget:
         own_name = plan.own_name if plan.argument else None
         name = own_name or model if plan.reference is None else plan.reference.name
     return ServerTarget(
-        _normalize(options.url or DEFAULT_URL), name, api_key=resolve_api_key(options.api_key)
+        _normalize(options.url or DEFAULT_URL), name, api_key=find_api_key(options.api_key)
     )
 
 
@@ -165,7 +159,7 @@ def _provide_server(options: LaunchOptions) -> Generator[ServerTarget]:
                 f"this machine"
             )
         port = parts.port or 80
-    api_key = resolve_api_key(options.api_key)
+    api_key = find_api_key(options.api_key)
     with serve_model(
         options.model, api_key, port=port, store="memory", shows_startup=True
     ) as server:
@@ -184,7 +178,7 @@ def _find_running(options: LaunchOptions) -> ServerTarget | None:
     server of --url is unsuitable.
     """
     url = _normalize(options.url or DEFAULT_URL)
-    api_key = resolve_api_key(options.api_key)
+    api_key = find_api_key(options.api_key)
     try:
         if options.url is None:
             with ApiClient(url, api_key) as client:

@@ -4,7 +4,6 @@ starts.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from fnmatch import fnmatchcase
 import click
 
 from dragoman_cli import print_error
+from dragoman_cli.api_key import find_api_key
 
 from .api_client import ApiClient, ApiError, ListedModel, is_url
 from .client_options import ConnectionOptions
@@ -43,13 +43,6 @@ class Connection:
         return str(error) if failure is None else f"the server ended:\n{failure}"
 
 
-def resolve_api_key(option: str | None) -> str | None:
-    """Return the key to send: the option's, else the first one of DRAGOMAN_API_KEY;
-    None if there is none.
-    """
-    return option or os.environ.get("DRAGOMAN_API_KEY", "").partition(",")[0].strip() or None
-
-
 @contextmanager
 def connect(model: str | None, options: ConnectionOptions) -> Generator[Connection]:
     """Connect to the server of `--url` or of a URL given as MODEL; otherwise start a
@@ -62,7 +55,7 @@ def connect(model: str | None, options: ConnectionOptions) -> Generator[Connecti
     if url is None and model is not None and is_url(model):
         url = model
         name = None
-    api_key = resolve_api_key(options.api_key)
+    api_key = find_api_key(options.api_key)
     try:
         if url is not None:
             with ApiClient(url, api_key) as client:
