@@ -101,7 +101,7 @@ SETTINGS = {
     "dragoman_sim.vllm_serve_flags",
     "dragoman_sim.vllm_translation",
 }
-CLIENT = {"dragoman.core.errors", "dragoman.core.sse_decoder", "dragoman.settings.option"}
+CLIENT = {"dragoman.core.errors", "dragoman.settings.option"}
 SIMULATOR = {"dragoman_sim.engine.scheduler_config", "dragoman_sim.vllm_flags"}
 WORKLOAD = {"dragoman.core.errors", "dragoman_check.commands"}
 ALLOWED_MODULES = {

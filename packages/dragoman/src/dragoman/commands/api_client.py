@@ -6,24 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from http.client import responses
 from math import inf
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
 
-from dragoman_http import (
-    BlockingHttpClient,
-    BlockingResponse,
-    ClientTimeouts,
-    ConnectFailed,
-    HttpClient,
-    HttpClientError,
-    ProxyRules,
-    SseDecoder,
-)
+if TYPE_CHECKING:
+    from dragoman_http import BlockingResponse
 
 CONNECT_TIMEOUT = 10.0
 """Seconds to wait for a connection."""
@@ -146,6 +137,13 @@ class ApiClient:
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         """Create the client. url: base URL, with or without `/v1`."""
+        from dragoman_http import (  # noqa: PLC0415 - imports inside the functions keep `--help` fast
+            BlockingHttpClient,
+            ClientTimeouts,
+            HttpClient,
+            ProxyRules,
+        )
+
         self.url = url.rstrip("/").removesuffix("/v1")
         self._headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
         transport = HttpClient(
@@ -184,6 +182,8 @@ class ApiClient:
         Raises:
             ApiError: before the first piece or between two of them.
         """
+        from dragoman_http import HttpClientError  # noqa: PLC0415 - as above
+
         with self._send("POST", "/v1/chat/completions", {**body, "stream": True}) as response:
             # `_read_body` raises ApiError: the body of an error is JSON, not a stream.
             if response.status != 200:
@@ -196,6 +196,8 @@ class ApiClient:
                 ) from error
 
     def _read_pieces(self, response: BlockingResponse) -> Iterator[Piece]:
+        from dragoman_http import SseDecoder  # noqa: PLC0415 - as above
+
         decoder = SseDecoder()
         for event in (event for piece in response for event in decoder.feed(piece)):
             if event == b"[DONE]":
@@ -243,6 +245,8 @@ class ApiClient:
 
         timeout: seconds without data; None is no limit.
         """
+        from dragoman_http import ConnectFailed, HttpClientError  # noqa: PLC0415 - as above
+
         headers = self._headers
         if body is not None:
             headers = {**headers, "content-type": "application/json"}
@@ -279,6 +283,8 @@ def _read_body(response: BlockingResponse) -> bytes:
         error = msgspec.json.decode(data, type=_ErrorBody).error
     except msgspec.DecodeError:
         error = None
+    from http.client import responses  # noqa: PLC0415 - as above
+
     phrase = responses.get(response.status, "the request failed")
     detail = _format_error(error) if error is not None else phrase
     raise ApiError(f"{detail} (HTTP {response.status})")
