@@ -131,7 +131,6 @@ STRANGE: dict[str, Any] = {
     "below_zero": Finished(Usage(3, -2)),
     "no_count": Finished(Usage(3, 2.5)),  # pyright: ignore[reportArgumentType]
     "no_number": Finished(Usage(True, 2)),
-    "unknown_count": Finished(Usage(None, 2)),  # pyright: ignore[reportArgumentType]
     "cached_below_zero": Finished(Usage(3, 2, cached=-1)),
     "reasoning_below_zero": Finished(Usage(3, 2, reasoning=-1)),
 }
