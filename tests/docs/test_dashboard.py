@@ -29,7 +29,19 @@ from dragoman.tenants.sqlite_limits import SqliteLimits
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 FUNCTIONS = frozenset(
-    {"histogram_quantile", "sum", "by", "rate", "increase", "max", "and", "changes", "absent"}
+    {
+        "histogram_quantile",
+        "sum",
+        "by",
+        "rate",
+        "increase",
+        "max",
+        "and",
+        "changes",
+        "absent",
+        "min",
+        "or",
+    }
     | {"label_values", "model_name", "job", "up"}
 )
 """Keywords and functions of PromQL; `up` is a metric of Prometheus itself."""

@@ -44,7 +44,7 @@ _PASSED_NAMES = """
     scheduler-reserve-full-isl watermark async-scheduling kv-events-config kv-offloading-size
     kv-offloading-backend block-size num-gpu-blocks-override enable-prefix-caching enable-lora
     max-loras shutdown-timeout prefix-caching-hash-algo max-num-queued-reqs
-    max-num-queued-tokens served-model-name api-key lora-modules
+    max-num-queued-tokens served-model-name api-key lora-modules prefix-cache-retention-interval
 """
 _PASSED = frozenset(_PASSED_NAMES.split())
 """Flags that are options of the same meaning."""
@@ -104,6 +104,8 @@ class _Translation:
             "spec-model": self._translate_speculation,
             "spec-tokens": self._translate_speculation,
             "override-generation-config": self._pass,
+            "kv-cache-dtype": self._translate_kv_cache_dtype,
+            "disable-hybrid-kv-cache-manager": self._translate_hybrid_kv_cache,
             "tensor-parallel-size": self._translate_devices,
             "data-parallel-size": self._leave_to_finish,
             **dict.fromkeys(_RANK_FLAGS, self._leave_to_finish),
@@ -233,6 +235,20 @@ class _Translation:
             or any(word.partition("=")[0] == "--profile" for word in self._others)
             or "DRAGOMAN_PROFILE" in self._environment
         )
+
+    def _translate_kv_cache_dtype(self, given: GivenFlag) -> None:
+        from .engine.kv_cache_dtype import check_kv_cache_dtype  # noqa: PLC0415
+
+        try:
+            check_kv_cache_dtype(given.values[0])
+        except ValueError:
+            self._ignore(given, "the size of this format is not known; the profile's is used")
+        else:
+            self._pass(given)
+
+    def _translate_hybrid_kv_cache(self, given: GivenFlag) -> None:
+        name = "disable" if given.is_on else "enable"
+        self._arguments.append(f"--{name}-hybrid-kv-cache-manager")
 
     def _check_certificates(self, given: GivenFlag) -> None:
         if given.values[0] != "0":

@@ -108,6 +108,12 @@ def test_dotted_flags_become_one_json_value() -> None:
         ("--allowed-origins '[\"https://a.example\"]'", "allowed_origins", ("https://a.example",)),
         ("--allowed-origins https://a.example", "allowed_origins", ("https://a.example",)),
         ("-dp 4", "data_parallel_size", 4),
+        ("--kv-cache-dtype fp8_e4m3", "kv_cache_dtype", "fp8_e4m3"),
+        ("--kv-cache-dtype auto", "kv_cache_dtype", "auto"),
+        ("--disable-hybrid-kv-cache-manager", "disable_hybrid_kv_cache_manager", True),
+        ("--no-disable-hybrid-kv-cache-manager", "disable_hybrid_kv_cache_manager", False),
+        ("--enable-hybrid-kv-cache-manager", "disable_hybrid_kv_cache_manager", False),
+        ("--prefix-cache-retention-interval 64", "prefix_cache_retention_interval", 64),
         ("-dp 16 --data-parallel-size-local 8 --data-parallel-hybrid-lb", "data_parallel_size", 8),
         ("-dp 16 --data-parallel-rank 3", "data_parallel_size", 1),
         ("--prefix-caching-hash-algo sha256_cbor", "prefix_caching_hash_algo", "sha256_cbor"),
@@ -141,7 +147,7 @@ def test_vllm_flag_sets_setting(line: str, name: str, value: object) -> None:
         ("--reasoning-parser newest", "--reasoning-parser", "no parser newest"),
         ("--api-server-count 4", "--api-server-count", "HTTP server"),
         ("--hf-token --port 0", "--hf-token", "no model is loaded"),
-        ("--no-disable-hybrid-kv-cache-manager", "--no-disable-hybrid", "full attention"),
+        ("--kv-cache-dtype nvfp4", "--kv-cache-dtype", "size of this format"),
         ("--cudagraph-capture-sizes 1 2 4 8", "--cudagraph-capture-sizes", "time that steps"),
         ("--headless False", "--headless", "no HTTP"),
     ],
@@ -237,7 +243,7 @@ def test_vllm_config_file_sets_flags(tmp_path: Path) -> None:
     assert not settings.enable_prefix_caching
     assert not settings.of(SimulatorSettings).async_scheduling
     assert "eagle3" in (settings.speculative_config or "")
-    assert "no effect" in explain(settings, "--kv-cache-dtype")
+    assert settings.of(SimulatorSettings).kv_cache_dtype == "fp8"
 
 
 def test_own_config_file_is_read_as_before(tmp_path: Path) -> None:

@@ -125,6 +125,27 @@ _RERANK = _with_model(
 _SCORE = _with_model(
     {"text_1": "a", "text_2": ["b", "c"]}, {"queries": ["a"], "documents": ["b"]}, models=READS
 )
+_DECISIONS = _with_model(
+    {"input": "a", "questions": [{"type": "predicate", "instructions": "b"}]},
+    {
+        "input": [{"role": "user", "content": [{"type": "input_json", "data": {"a": 1}}]}],
+        "questions": [
+            {"type": "choice", "instructions": "b", "choices": [{"value": True}, {"value": "c"}]},
+            {"type": "score", "instructions": "d", "levels": [{"label": "e"}, {"label": "f"}]},
+        ],
+    },
+)
+_SYSTEMONE = _with_model(
+    {"state": "a", "questions": {"q": {"type": "noul", "instructions": "b"}}},
+    {
+        "state": {"a": [1]},
+        "instructions": "c",
+        "questions": {
+            "q": {"type": "choice", "criteria": {"d": None, "e": "f"}},
+            "r": {"type": "score", "criteria": ["g", "h"]},
+        },
+    },
+)
 _TGI = _with_model(
     {"inputs": "hello", "parameters": {"max_new_tokens": 3, "details": True, "stop": ["x"]}},
     {
@@ -229,6 +250,8 @@ POSTS: dict[str, Body] = {
     ),
     **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), _RERANK),
     **dict.fromkeys(("/score", "/v1/score"), _SCORE),
+    "/v1/decisions": _DECISIONS,
+    "/v1/systemone": _SYSTEMONE,
     **dict.fromkeys(("/v1/moderations", "/classify", "/pooling"), _with_model({"input": "a"})),
     "/inference/v1/generate": _TOKENS,
     "/generate": lambda random, state: (_SGLANG if random.random() < 0.6 else _TGI)(random, state),

@@ -49,17 +49,17 @@ def find_label_tokens(
 
 def replace_label_texts(
     request: GenerateRequest, capabilities: Capabilities, max_logprobs: int
-) -> tuple[GenerateRequest, list[str]]:
+) -> tuple[GenerateRequest, tuple[str, ...]]:
     """Request the most likely tokens instead of labels, of an engine that cannot report
     the logprobs of given tokens. Returns the request, and warnings.
 
     max_logprobs: the server's limit.
     """
     if not request.logprob_texts or Feature.LOGPROB_TOKEN_IDS in capabilities.features:
-        return request, []
+        return request, ()
     n_tokens = min(capabilities.max_logprobs, max_logprobs, MAX_REPORTED)
     warning = (
         f"top_logprobs: this model's engine reports only the {n_tokens} most likely tokens; "
         "options that are not among them count as impossible"
     )
-    return msgspec.structs.replace(request, logprobs=n_tokens, logprob_texts=()), [warning]
+    return msgspec.structs.replace(request, logprobs=n_tokens, logprob_texts=()), (warning,)

@@ -130,7 +130,11 @@ async def prepare_job(
         raise build_no_generation_error(backend)
     capabilities = model.capabilities
     request, budget_warnings = replace_budget_hint(model, request, terms)
-    request, label_warnings = replace_label_texts(request, model.capabilities, terms.max_logprobs)
+    if request.logprob_texts:
+        request, label_warnings = replace_label_texts(
+            request, model.capabilities, terms.max_logprobs
+        )
+        budget_warnings += label_warnings
     if request.suffix is not None and not model.supports_suffix:
         raise build_no_infill_error()
     # The pipeline encodes the suffix itself if the model has tokens for it.
@@ -142,7 +146,6 @@ async def prepare_job(
         renders_prompt=isinstance(backend, TokenBackend),
     )
     warnings += budget_warnings
-    warnings += label_warnings
     if isinstance(request.prompt, Conversation):
         conversation, foreign = drop_foreign_reasoning(request.prompt, capabilities)
         request = msgspec.structs.replace(request, prompt=conversation) if foreign else request
@@ -408,7 +411,9 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             min_tokens=min(limits.min_tokens, max_tokens),
             stop_token_ids=stop_token_ids,
             logprobs=logprobs,
-            logprob_ids=self._find_logprob_ids(encoded),
+            logprob_ids=self._find_label_ids(encoded)
+            if request.logprob_texts
+            else request.logprob_ids,
             prompt_logprobs=request.prompt_logprobs,
             matcher=matchers[0],
             grammar=None if grammar is None else grammar.text,
@@ -447,11 +452,9 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         ]
         return (first, *others)
 
-    def _find_logprob_ids(self, encoded: EncodedPrompt) -> tuple[int, ...]:
+    def _find_label_ids(self, encoded: EncodedPrompt) -> tuple[int, ...]:
         """Return the ids of the request, and those of its texts. Raises Unsupported."""
         request = self.request
-        if not request.logprob_texts:
-            return request.logprob_ids
         reasoning = self.model.formats.reasoning
         if reasoning is not None and ends_in_reasoning(reasoning.syntax, encoded.prompt_tail):
             raise Unsupported(
