@@ -6,8 +6,6 @@ import json
 import re
 from dataclasses import dataclass
 
-from dragoman_http import SseDecoder
-
 from .rules.json_values import JsonObject, Violation, require_object
 
 _FIELD_NAME = re.compile(rb"^(data|event):(?! )", re.MULTILINE)
@@ -27,16 +25,20 @@ class SseEvent:
 
 
 def parse_sse(data: bytes) -> list[SseEvent]:
-    """Parse server-sent events with any line ending. See
+    """Parse server-sent events with any line ending, to the letter: unlike the clients'
+    decoder, which skips empty events and reads bare JSON. See
     https://html.spec.whatwg.org/multipage/server-sent-events.html
     """
-    decoder = SseDecoder(len(data) + 2)
-    # A last event may lack its blank line.
-    events = decoder.feed(data + b"\n\n")
-    return [
-        SseEvent(name or None, event.decode(errors="replace"))
-        for event, name in zip(events, decoder.names, strict=True)
-    ]
+    events: list[SseEvent] = []
+    for block in normalize_sse(data).decode(errors="replace").split("\n\n"):
+        fields = [
+            line.partition(":") for line in block.split("\n") if line and not line.startswith(":")
+        ]
+        texts = [value.removeprefix(" ") for name, _, value in fields if name == "data"]
+        names = [value.removeprefix(" ") for name, _, value in fields if name == "event"]
+        if texts:
+            events.append(SseEvent(names[-1] if names else None, "\n".join(texts)))
+    return events
 
 
 def parse_chunks(data: bytes) -> list[JsonObject]:

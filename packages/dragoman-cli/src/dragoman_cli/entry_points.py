@@ -101,9 +101,12 @@ def _list_entry_points(path: tuple[str, ...]) -> Iterator[tuple[str, EntryPoint]
             continue
         for name in names:
             stem, suffix = os.path.splitext(name)
-            if suffix not in _INFO_SUFFIXES:
+            if suffix.lower() not in _INFO_SUFFIXES:
                 continue
-            package = stem.partition("-")[0].lower().replace(".", "_")
+            # Names that differ only in runs of these characters are the same.
+            package = "_".join(
+                filter(None, stem.partition("-")[0].lower().replace(".", "_").split("_"))
+            )
             if package not in packages:
                 packages.add(package)
                 yield from _read_file(os.path.join(folder, name, "entry_points.txt"))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Generator, Iterator, Mapping
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from .errors import ClientClosed
 from .redirects import get_following_redirects
 from .response import HttpResponse
 from .transport import HeaderFields, HttpTransport
@@ -43,6 +45,8 @@ class BlockingHttpClient:
     def __init__(self, transport: HttpTransport) -> None:
         self._transport = transport
         self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._is_closed = False
         self._thread = threading.Thread(target=self._run_loop, name="http client", daemon=True)
         self._thread.start()
 
@@ -86,19 +90,32 @@ class BlockingHttpClient:
             yield response
 
     def close(self) -> None:
-        """Close all connections. Running requests of other threads fail with
-        ClientClosed.
+        """Close all connections. Running requests of other threads, and later ones, fail
+        with ClientClosed.
         """
-        if self._thread.is_alive():
-            self.run(self._transport.close())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+        with self._lock:
+            if self._is_closed:
+                return
+            # Nothing is given to the loop after this, which would wait for ever.
+            self._is_closed = True
+            closing = asyncio.run_coroutine_threadsafe(self._transport.close(), self._loop)
+        closing.result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Run a coroutine of the transport in its event loop, and wait for it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Run a coroutine of the transport in its event loop, and wait for it. Raises
+        ClientClosed.
+        """
+        with self._lock:
+            if self._is_closed:
+                work.close()
+                raise ClientClosed("the client was closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            raise ClientClosed("the client was closed") from None
         except BaseException:
             # Also after an interrupt of this thread, which must end the request.
             future.cancel()
@@ -110,10 +127,23 @@ class BlockingHttpClient:
         try:
             yield BlockingResponse(self, response)
         finally:
-            self._loop.call_soon_threadsafe(response.close)
+            with self._lock:
+                if not self._is_closed:
+                    self._loop.call_soon_threadsafe(response.close)
 
     def _run_loop(self) -> None:
         try:
             self._loop.run_forever()
         finally:
+            self._loop.run_until_complete(_end_tasks())
             self._loop.close()
+
+
+async def _end_tasks() -> None:
+    """End all other tasks of this event loop, and the connections that they close."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    # A transport is closed by the next turn of the loop.
+    await asyncio.sleep(0)

@@ -12,7 +12,9 @@ from .transport import HttpTransport
 from .urls import Url, parse_url
 
 _STATUSES = frozenset({301, 302, 303, 307, 308})
-_CREDENTIALS = frozenset({"authorization", "cookie"})
+_CREDENTIALS = frozenset(
+    {"authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-goog-api-key"}
+)
 
 
 def find_redirect(response: HttpResponse, url: str) -> str | None:

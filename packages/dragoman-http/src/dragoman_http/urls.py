@@ -43,7 +43,11 @@ def parse_url(text: str) -> Url:
     target = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_ASCII)
     host = parts.hostname or ""
     if not host.isascii():
-        host = host.encode("idna").decode()
+        encoded = host.encode("idna")
+        # The codec's older standard changes some letters, and with them the domain.
+        if encoded.decode("idna") != host:
+            raise ValueError(f"the host name {host!r} must be written in ASCII (xn--...)")
+        host = encoded.decode()
     if parts.scheme not in ("http", "https") or not host or "@" in parts.netloc:
         raise ValueError(f"{parts.scheme}://{host} is not a valid http or https URL")
     if _VISIBLE.fullmatch(host) is None:

@@ -137,3 +137,34 @@ def test_blocking_client_transport_closed_ends_reading() -> None:
         http.run(transport.close())
         with pytest.raises(ClientClosed):
             waiting.result(60)
+
+
+def test_blocking_client_closed_rejects_requests_and_running_ones_end() -> None:
+    with serving() as (url, _):
+        http = open_client()
+        with http.send("GET", f"{url}/endless", {}) as response:
+            assert next(iter(response)) == PIECE
+            http.close()
+            with pytest.raises(ClientClosed):
+                response.read_all(100)
+        with pytest.raises(ClientClosed), http.send("GET", f"{url}/1", {}):
+            pass
+        http.close()
+
+
+def test_blocking_client_close_beside_requests_leaves_none_waiting() -> None:
+    def repeat(http: BlockingHttpClient, url: str) -> None:
+        while True:
+            try:
+                with http.send("GET", f"{url}/1", {}) as response:
+                    response.read_all(100)
+            except ClientClosed:
+                return
+
+    with serving() as (url, _), ThreadPoolExecutor(4) as pool:
+        for _ in range(10):
+            http = open_client()
+            repeating = [pool.submit(repeat, http, url) for _ in range(4)]
+            http.close()
+            for each in repeating:
+                each.result(60)

@@ -69,6 +69,10 @@ def test_parse_url_accepts_http_urls_and_rejects_others() -> None:
     assert parse_url("https://A.test/x?y#z").target == "/x?y"
     assert parse_url("https://A.test").authority == "a.test"
     assert parse_url("http://[::1]:81/").authority == "[::1]:81"
+    assert parse_url("http://bücher.test/").host == "xn--bcher-kva.test"
+    # IDNA 2003 makes another domain of it: strasse.test.
+    with pytest.raises(ValueError, match="must be written in ASCII"):
+        parse_url("http://straße.test/")
     for text in ("ftp://a/", "http:///x", "http://u:p@a/", "http://a:99999/", "a"):
         with pytest.raises(ValueError, match=r"URL|[Pp]ort"):
             parse_url(text)

@@ -51,7 +51,7 @@ BOUNDS = {
     "streamed chat": 770,
     "messages": 765,
     "responses": 1430,
-    "chat of 12 tokens": 1180,
+    "chat of 12 tokens": 1200,
     "chat with a tool": 1010,
 }
 
