@@ -17,6 +17,7 @@ from dragoman.launch.engine_spec import TranslatedArguments
 from .vllm_command_line import GivenFlag, parse_serve_arguments, read_size
 from .vllm_flags import REFUSED, explain_vllm_flag
 
+_MAX_LOGPROBS = 1000
 _RENAMED = {
     "max-num-queued-reqs": "--max-queued-requests",
     "max-num-queued-tokens": "--max-queued-tokens",
@@ -45,6 +46,7 @@ _PASSED_NAMES = """
     kv-offloading-backend block-size num-gpu-blocks-override enable-prefix-caching enable-lora
     max-loras shutdown-timeout prefix-caching-hash-algo max-num-queued-reqs
     max-num-queued-tokens served-model-name api-key lora-modules prefix-cache-retention-interval
+    return-tokens-as-token-ids enable-per-request-metrics
 """
 _PASSED = frozenset(_PASSED_NAMES.split())
 """Flags that are options of the same meaning."""
@@ -111,6 +113,7 @@ class _Translation:
             **dict.fromkeys(_RANK_FLAGS, self._leave_to_finish),
             "ssl-cert-reqs": self._check_certificates,
             "max-num-scheduled-tokens": self._leave_to_finish,
+            "max-logprobs": self._translate_max_logprobs,
             **dict.fromkeys(_SIZES, self._translate_size),
         }
 
@@ -177,6 +180,14 @@ class _Translation:
             return
         size = read_size(text)
         self._pass(given if size is None else msgspec.structs.replace(given, values=(str(size),)))
+
+    def _translate_max_logprobs(self, given: GivenFlag) -> None:
+        (text,) = given.values
+        # -1 is the whole vocabulary.
+        if text == "-1" or (text.isdigit() and int(text) > _MAX_LOGPROBS):
+            self._notices.append(f"{given.written} {text} of vLLM: at most {_MAX_LOGPROBS} here")
+            text = str(_MAX_LOGPROBS)
+        self._pass(msgspec.structs.replace(given, values=(text,)))
 
     def _translate_origins(self, given: GivenFlag) -> None:
         (text,) = given.values

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from dragoman.commands.serve_command import build_serve_command
 from dragoman.launch import build_models
 from dragoman.serving.clock import SystemClock
-from dragoman.settings import Settings
+from dragoman.settings import FIELDS, Settings
 from dragoman_sim.settings import SimulatorSettings
 from dragoman_sim.vllm_flags import REFUSED, explain_vllm_flag
-from dragoman_sim.vllm_serve_flags import load_serve_flags
+from dragoman_sim.vllm_serve_flags import find_serve_flag, load_serve_flags
 
 NO_VARIABLES: Mapping[str, str] = {}
 
@@ -119,6 +119,8 @@ def test_dotted_flags_become_one_json_value() -> None:
         ("--prefix-caching-hash-algo sha256_cbor", "prefix_caching_hash_algo", "sha256_cbor"),
         ("--tensor-parallel-size 1 --profile rtx4090-llama-3.1-8b", "tensor_parallel_size", 1),
         ("--gpu-memory-util 0.9 --max-num-se 8", "max_num_seqs", 8),
+        ("--max-logprobs 5", "max_logprobs", 5),
+        ("--max-logprobs -1", "max_logprobs", 1000),
     ],
 )
 def test_vllm_flag_sets_setting(line: str, name: str, value: object) -> None:
@@ -221,6 +223,59 @@ def test_every_vllm_flag_is_accepted_or_refused() -> None:
         elif flag.arity != "0":
             assert settings != default, flag.name
     assert refused == {"headless", "grpc", "middleware", "ssl-ca-certs", "ssl-cert-reqs"}
+
+
+NOT_SIMULATED = frozenset(
+    {
+        "model",  # the model's name, beside the engine
+        "config",  # a file of either
+        "revision",  # of a model that is loaded, as all below
+        "trust_remote_code",
+        "dtype",
+        "device",
+        "quantization",
+        "attention_backend",
+        "api_server_count",  # front ends of an engine process; the simulator has none
+    }
+)
+"""Settings of which vLLM has the flag, but that have no effect on the simulator."""
+
+
+def test_vllm_flag_of_a_setting_sets_it() -> None:
+    values = {
+        "override_generation_config": '{"top_k": 5}',
+        "tool_call_parser": "hermes",
+        "reasoning_parser": "qwen3",
+        "chat_template": "{{ messages }}",
+        "kv_cache_dtype": "fp8",
+        "ssl_certfile": "pair.pem --ssl-keyfile pair.pem",
+        "ssl_keyfile": "pair.pem --ssl-certfile pair.pem",
+        "tensor_parallel_size": "7 --profile h100-llama-3.1-8b",
+        "host": "127.0.0.2",
+        "kv_transfer_config": '{"kv_role": "kv_both"}',
+        "speculative_config": '{"num_speculative_tokens": 1}',
+        "lora_modules": "a=/x",
+        "watermark": "0.5",
+        "scheduling_policy": "priority",
+        "prefix_caching_hash_algo": "sha256_cbor",
+        "log_level": "debug",
+    }
+    default = read("sim")
+    without_effect: set[str] = set()
+    for field in FIELDS:
+        flag = find_serve_flag(field.flag)
+        if flag is None or field.flag not in flag.names:
+            continue
+        words = [field.off_flag if field.default is True else field.flag]
+        if field.kind is not bool:
+            value = values.get(field.name, "7")
+            words += value.split() if " --" in value else [value]
+        settings, _ = parse(shlex.join(["sim", *words]))
+        if settings is None or settings.get(field.name) == default.get(field.name):
+            without_effect.add(field.name)
+        else:
+            assert settings.notices == (), field.name
+    assert without_effect == NOT_SIMULATED
 
 
 VLLM_FILE = """\
