@@ -88,6 +88,8 @@ class _Translation:
         self._ignored: dict[str, list[str]] = {}
         """Flags without an effect by the reason."""
         self._notices: list[str] = []
+        self._information: list[str] = []
+        """What is no fault of the line, but is to be known."""
         self._speculative: dict[str, object] = {}
         self._offloading: tuple[GivenFlag, float] | None = None
         """The flag that sets an offloading connector, and its bytes of host memory."""
@@ -142,7 +144,9 @@ class _Translation:
             verb = "has" if len(flags) == 1 else "have"
             self._notices.append(f"{', '.join(flags)} of vLLM {verb} no effect on `sim`: {reason}")
         return TranslatedArguments(
-            (self._engine, *self._arguments, *self._others), tuple(self._notices)
+            (self._engine, *self._arguments, *self._others),
+            tuple(self._notices),
+            tuple(self._information),
         )
 
     def _ignore(self, given: GivenFlag, reason: str | None = None) -> None:
@@ -380,7 +384,7 @@ class _Translation:
             self._arguments += "--data-parallel-size", str(size)
         if flags and (local or 1) != size:
             written = ", ".join(given.written for given in flags)
-            self._notices.append(f"{written} of vLLM: {_RANK_ADVICE}")
+            self._information.append(f"{written} of vLLM: {_RANK_ADVICE}")
 
     def _read_count(self, name: str) -> int | None:
         given = self._given.get(name)
@@ -398,7 +402,7 @@ class _Translation:
         if "served-model-name" not in self._given:
             self._arguments += "--served-model-name", model
         if "tokenizer" not in self._given and "DRAGOMAN_TOKENIZER" not in self._environment:
-            self._notices.append(
+            self._information.append(
                 f"{model} is the model's name only: no model is loaded, and tokens are counted "
                 f"with a small tokenizer; --tokenizer {model} downloads its own"
             )
@@ -415,9 +419,9 @@ class _Translation:
             if "--store" not in words and "DRAGOMAN_STORE" not in self._environment:
                 # What other servers have stored on disk is not for everyone.
                 self._arguments += "--store", "memory"
-            self._notices.append(
-                f"as in vLLM, everyone who reaches {self._given['host'].values[0]} may use the "
-                "server; --api-key sets a key"
+            self._information.append(
+                f"As in vLLM, everyone who reaches {self._given['host'].values[0]} may use the "
+                "server, also the routes of administrators; --api-key sets a key"
             )
 
 

@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from dragoman.commands.serve_command import build_serve_command
-from dragoman.launch import build_models
+from dragoman.launch import build_greeting, build_models
+from dragoman.launch.unsupported_settings import warn_unsupported
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import FIELDS, Settings
 from dragoman_sim.settings import SimulatorSettings
@@ -46,7 +47,8 @@ def read_simulator(line: str) -> SimulatorSettings:
 
 def explain(settings: Settings, flag: str) -> str:
     """Return the only notice that begins with a flag."""
-    (notice,) = (each for each in settings.notices if flag in each.partition(" of vLLM")[0])
+    notices = (*settings.notices, *settings.information)
+    (notice,) = (each for each in notices if flag in each.partition(" of vLLM")[0])
     return notice
 
 
@@ -219,7 +221,7 @@ def test_every_vllm_flag_is_accepted_or_refused() -> None:
             refused.add(flag.name)
             assert explain_vllm_flag(flag.names[0]) in REFUSED, error
         elif settings.notices:
-            assert flag.names[0] in settings.notices[0] or flag.name == "model"
+            assert flag.names[0] in settings.notices[0]
         elif flag.arity != "0":
             assert settings != default, flag.name
     assert refused == {"headless", "grpc", "middleware", "ssl-ca-certs", "ssl-cert-reqs"}
@@ -317,13 +319,15 @@ def test_own_config_file_is_read_as_before(tmp_path: Path) -> None:
 def test_model_of_vllm_is_served_name(line: str) -> None:
     settings = read(line)
     assert (settings.model, settings.served_model_name) == ("sim", ("org/name",))
-    assert "no model is loaded" in settings.notices[0]
+    assert "no model is loaded" in settings.information[0]
+    assert settings.notices == (), "no error with --strict"
 
 
 def test_address_of_vllm_line_needs_no_key() -> None:
     settings = read("sim org/name --host 0.0.0.0")
     assert (settings.no_auth, settings.store) == (True, "memory")
-    assert "everyone who reaches 0.0.0.0" in settings.notices[-1]
+    assert "everyone who reaches 0.0.0.0" in settings.information[-1]
+    assert "routes of administrators" in settings.information[-1]
     assert "no API key is set" in parse("sim --host 0.0.0.0")[1], "no line of vLLM"
     assert read("sim org/name").host == "127.0.0.1"
 
@@ -398,10 +402,21 @@ def test_offloading_connector_sets_host_memory() -> None:
 def test_strict_server_rejects_flags_without_effect() -> None:
     settings = read("sim --strict --dtype half")
     assert settings.strict
-    from dragoman.launch.unsupported_settings import warn_unsupported
-
     with pytest.raises(Exception, match="--dtype of vLLM has no effect"):
         warn_unsupported(settings)
+
+
+def test_strict_server_accepts_model_of_vllm_line() -> None:
+    line = "sim org/name --strict --host 0.0.0.0 --data-parallel-rank 1 -dp 2"
+    settings = read(line)
+    assert len(settings.information) == 3
+    warn_unsupported(settings)
+
+
+def test_greeting_of_vllm_line_says_who_may_use_it() -> None:
+    settings = read("sim org/name --host 0.0.0.0 --log-level critical")
+    greeting = build_greeting(settings, build_models(settings, SystemClock()), 8000)
+    assert "everyone who reaches 0.0.0.0" in greeting[-1]
 
 
 def test_other_engine_keeps_its_arguments() -> None:

@@ -27,8 +27,8 @@ Arguments: the settings, a function that prints a line, and one that reads the s
     again for a reload.
 """
 
-_NOTICES = "dragoman.notices"
-"""Where click's context has the notices of the translated arguments."""
+_TRANSLATED = "dragoman.translated"
+"""Where click's context has the translated arguments."""
 
 HELP_FLAGS = ("-h", "--help")
 
@@ -55,13 +55,16 @@ def build_serve_command(
     """
 
     def serve(**values: object) -> None:
-        notices: tuple[str, ...] = click.get_current_context().meta.get(_NOTICES, ())
+        meta = click.get_current_context().meta
+        translated: TranslatedArguments = meta.get(_TRANSLATED, TranslatedArguments(()))
         try:
             options = _read_options(values)
 
             def read_settings() -> Settings:
                 settings = load_settings(options, environment, overrides)
-                return msgspec.structs.replace(settings, notices=notices)
+                return msgspec.structs.replace(
+                    settings, notices=translated.notices, information=translated.information
+                )
 
             code = run(read_settings(), click.echo, read_settings)
         except SettingsError as error:
@@ -102,7 +105,7 @@ class ServeCommand(Command):
             ctx.fail(str(error))
         if translated is None:
             return super().parse_args(ctx, args)
-        ctx.meta[_NOTICES] = translated.notices
+        ctx.meta[_TRANSLATED] = translated
         return super().parse_args(ctx, list(translated.arguments))
 
     def _translate(self, arguments: list[str]) -> TranslatedArguments | None:

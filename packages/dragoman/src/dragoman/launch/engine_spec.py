@@ -145,11 +145,14 @@ class TranslatedArguments(Struct, frozen=True):
 
     Attributes:
         arguments: The arguments.
-        notices: What has no effect, and why; logged at the start.
+        notices: What has no effect, and why; logged at the start, an error with
+            `--strict`.
+        information: What else the user must know; printed with the greeting.
     """
 
     arguments: tuple[str, ...]
     notices: tuple[str, ...] = ()
+    information: tuple[str, ...] = ()
 
 
 class EngineSpec(EngineDeclaration, frozen=True, kw_only=True):

@@ -19,8 +19,8 @@ _RERANK_EXAMPLE = {"query": "What is the capital of Japan?", "documents": ["Toky
 
 
 def build_greeting(settings: Settings, models: Models, port: int | None) -> list[str]:
-    """Build the startup lines: the models and the address, an example request, and the
-    store.
+    """Build the startup lines: the models and the address, an example request, the
+    store, and what else the command line implies.
     """
     first_slot = models.slots[0]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -71,6 +71,7 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
         f"Serving {', '.join(slot.name for slot in models.slots)} on {address}{context}{simulated}",
         f"Try: {' '.join(curl)} {base_url}{route} -H 'Content-Type: application/json' -d '{body}'",
         f"Stored responses, files and batches: {store}. {pages}",
+        *settings.information,
     ]
 
 

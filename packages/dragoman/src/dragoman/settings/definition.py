@@ -538,6 +538,8 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
     """The settings of installed engines, at most one struct of each of their types."""
     notices: tuple[str, ...] = ()
     """What the command line contains without an effect; logged at the start."""
+    information: tuple[str, ...] = ()
+    """What else the command line implies; printed with the greeting."""
 
     @property
     def is_multiprocess(self) -> bool:
