@@ -43,11 +43,15 @@ class ServeCommandLine(Struct, frozen=True):
     model: the model's name; None if there is none.
     flags: vLLM's flags, in order; those of a configuration file come first.
     others: arguments that are not vLLM's.
+    is_model_first: whether the model stands where `vllm serve` has it, at the beginning,
+        or after the words `vllm serve`. Elsewhere it may be a value that a flag does not
+        take.
     """
 
     model: str | None
     flags: tuple[GivenFlag, ...]
     others: tuple[str, ...]
+    is_model_first: bool
 
 
 def parse_serve_arguments(
@@ -66,6 +70,7 @@ def parse_serve_arguments(
 class _Parser:
     def __init__(self, arguments: Sequence[str], own_flags: Mapping[str, bool]) -> None:
         self._words = list(arguments)
+        self._is_model_first = bool(arguments) and not arguments[0].startswith("-")
         self._own_flags = own_flags
         self._flags: list[GivenFlag] = []
         self._others: list[str] = []
@@ -85,9 +90,13 @@ class _Parser:
         # `vllm serve` itself may be part of the arguments that a chart passes on.
         if self._positionals[:2] == ["vllm", "serve"]:
             del self._positionals[:2]
+            self._is_model_first = True
         model, others = self._positionals[:1], self._positionals[1:]
         return ServeCommandLine(
-            model[0] if model else None, tuple(self._flags), (*self._others, *others)
+            model[0] if model else None,
+            tuple(self._flags),
+            (*self._others, *others),
+            self._is_model_first,
         )
 
     def _parse_flag(self, word: str) -> None:
@@ -167,6 +176,7 @@ class _Parser:
         self._others[:0] = nested.others
         if nested.model is not None and not self._positionals:
             self._positionals.append(nested.model)
+            self._is_model_first = nested.is_model_first
 
 
 def _expand_optimization_level(word: str) -> str:

@@ -14,7 +14,7 @@ import msgspec
 
 from dragoman.launch.engine_spec import TranslatedArguments
 
-from .vllm_command_line import GivenFlag, parse_serve_arguments, read_size
+from .vllm_command_line import GivenFlag, ServeCommandLine, parse_serve_arguments, read_size
 from .vllm_flags import REFUSED, explain_vllm_flag
 
 _MAX_LOGPROBS = 1000
@@ -25,6 +25,8 @@ _RENAMED = {
 }
 _SIZES = ("max-model-len", "max-num-batched-tokens")
 _LOG_LEVELS = {"trace": "debug", "notset": "debug"}
+_ACCESS_VARIABLES = frozenset({"DRAGOMAN_REQUIRE_AUTH", "DRAGOMAN_NO_AUTH", "DRAGOMAN_CONFIG"})
+"""Variables that decide about keys, beside those that set them."""
 _RANK_ADVICE = (
     "each process of vLLM is one rank or one node here; only its own ranks are served, from "
     "number 0 on, and they do not wait for those of other processes"
@@ -65,24 +67,20 @@ def translate_arguments(
     """
     engine, *rest = arguments
     line = parse_serve_arguments(rest, own_flags)
-    translation = _Translation(engine, line.others, line.model, environment)
+    translation = _Translation(engine, line, environment)
     for given in line.flags:
         translation.add(given)
     return translation.finish()
 
 
 class _Translation:
-    def __init__(
-        self,
-        engine: str,
-        others: Sequence[str],
-        model: str | None,
-        environment: Mapping[str, str],
-    ) -> None:
+    def __init__(self, engine: str, line: ServeCommandLine, environment: Mapping[str, str]) -> None:
         self._engine = engine
         self._arguments: list[str] = []
-        self._others = list(others)
-        self._model = model
+        self._others = line.others
+        self._own_names = {word.partition("=")[0].replace("_", "-") for word in line.others}
+        self._model = line.model
+        self._is_vllm_line = line.is_model_first
         self._environment = environment
         self._given: dict[str, GivenFlag] = {}
         self._ignored: dict[str, list[str]] = {}
@@ -176,6 +174,7 @@ class _Translation:
 
     def _name_model(self, given: GivenFlag) -> None:
         self._model = given.values[0]
+        self._is_vllm_line = True
 
     def _translate_size(self, given: GivenFlag) -> None:
         (text,) = given.values
@@ -247,7 +246,7 @@ class _Translation:
     def _is_profile_set(self) -> bool:
         return (
             ":" in self._engine
-            or any(word.partition("=")[0] == "--profile" for word in self._others)
+            or "--profile" in self._own_names
             or "DRAGOMAN_PROFILE" in self._environment
         )
 
@@ -406,23 +405,42 @@ class _Translation:
                 f"{model} is the model's name only: no model is loaded, and tokens are counted "
                 f"with a small tokenizer; --tokenizer {model} downloads its own"
             )
-        words = {word.partition("=")[0] for word in self._others}
         key = self._environment.get("VLLM_API_KEY")
-        has_key = "api-key" in self._given or bool(
-            {"DRAGOMAN_API_KEY", "DRAGOMAN_KEYS_FILE"} & self._environment.keys()
-            or {"--keys-file", "--no-auth", "--require-auth"} & words
-        )
-        if key and not has_key:
+        if key and not self._has_key:
             self._arguments += "--api-key", key
-        elif "host" in self._given and not has_key:
+        elif self._is_open:
             self._arguments.append("--no-auth")
-            if "--store" not in words and "DRAGOMAN_STORE" not in self._environment:
+            if "--store" not in self._own_names and "DRAGOMAN_STORE" not in self._environment:
                 # What other servers have stored on disk is not for everyone.
                 self._arguments += "--store", "memory"
             self._information.append(
                 f"As in vLLM, everyone who reaches {self._given['host'].values[0]} may use the "
                 "server, also the routes of administrators; --api-key sets a key"
             )
+
+    @property
+    def _has_key(self) -> bool:
+        """Whether there is a key, or none on purpose."""
+        return "api-key" in self._given or bool(
+            {"DRAGOMAN_API_KEY", "DRAGOMAN_KEYS_FILE"} & self._environment.keys()
+            or {"--keys-file", "--no-auth"} & self._own_names
+        )
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether the server needs no key since vLLM's would not, and nothing of
+        Dragoman's says anything about keys.
+        """
+        from dragoman.settings.combinations import is_loopback  # noqa: PLC0415
+
+        return (
+            self._is_vllm_line
+            and "host" in self._given
+            and not is_loopback(self._given["host"].values[0])
+            and not self._has_key
+            and not {"--require-auth", "--config"} & self._own_names
+            and not _ACCESS_VARIABLES & self._environment.keys()
+        )
 
 
 def _decode_object(given: GivenFlag, text: str) -> dict[str, object]:

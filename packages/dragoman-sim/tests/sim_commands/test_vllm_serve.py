@@ -347,6 +347,68 @@ def test_key_of_vllm_line_is_required(line: str, environment: dict[str, str]) ->
     assert settings.store == "sqlite"
 
 
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"DRAGOMAN_REQUIRE_AUTH": "1"},
+        {"DRAGOMAN_NO_AUTH": "0"},
+        {"DRAGOMAN_KEYS_FILE": "keys.toml"},
+    ],
+)
+def test_vllm_line_with_required_keys_is_not_open(environment: dict[str, str]) -> None:
+    settings, error = parse("sim org/name --host 0.0.0.0", environment)
+    if settings is None:
+        assert "no API key is set" in error
+    else:
+        assert not settings.no_auth
+        assert settings.store == "sqlite"
+        assert not any("everyone" in line for line in settings.information)
+
+
+@pytest.mark.parametrize("variable", [False, True])
+def test_vllm_line_with_own_file_is_not_open(tmp_path: Path, variable: bool) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("require-auth: true\ntime-scale: 10\n", encoding="utf-8")
+    environment = {"DRAGOMAN_CONFIG": str(path)} if variable else {}
+    words = "" if variable else f" --config {path}"
+    error = parse(f"sim org/name --host 0.0.0.0{words}", environment)[1]
+    assert "no API key is set" in error
+
+
+@pytest.mark.parametrize("word", ["--require-auth", "--require_auth"])
+def test_vllm_line_that_requires_keys_is_not_open(word: str) -> None:
+    assert "no API key is set" in parse(f"sim org/name --host 0.0.0.0 {word}")[1]
+    settings = read(f"sim org/name --host 0.0.0.0 {word}", {"VLLM_API_KEY": "one"})
+    assert (settings.api_key, settings.no_auth) == (("one",), False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--host 0.0.0.0 --enable-lora yes", "--host 0.0.0.0 org/name", "--port 80 yes --host ::"],
+)
+def test_later_positional_opens_no_server(line: str) -> None:
+    assert "no API key is set" in parse(f"sim {line}")[1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sim --host 0.0.0.0 --model org/name",
+        "sim vllm serve --host 0.0.0.0 org/name",
+        "sim org/name --host=0.0.0.0",
+    ],
+)
+def test_every_form_of_vllm_line_needs_no_key(line: str) -> None:
+    assert read(line).no_auth
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_loopback_address_of_vllm_line_changes_nothing(host: str) -> None:
+    settings = read(f"sim org/name --host {host}")
+    assert (settings.no_auth, settings.store) == (False, "sqlite")
+    assert not any("everyone" in line for line in settings.information)
+
+
 def test_ports_per_rank_become_instances() -> None:
     settings = read(
         "sim org/name --port 8200 --data-parallel-multi-port-external-lb -dp 16 -dpl 8"
