@@ -7,6 +7,8 @@ that names it and says why, or an error if answers without it would be wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
@@ -244,11 +246,32 @@ class _Translation:
 
     @property
     def _is_profile_set(self) -> bool:
+        return ":" in self._engine or self._is_set("profile")
+
+    def _is_set(self, name: str) -> bool:
+        """Whether a setting of Dragoman's is set that is no flag of vLLM."""
         return (
-            ":" in self._engine
-            or "--profile" in self._own_names
-            or "DRAGOMAN_PROFILE" in self._environment
+            f"--{name}" in self._own_names
+            or f"DRAGOMAN_{name.upper()}" in self._environment
+            or name in self._names_in_file
         )
+
+    @cached_property
+    def _names_in_file(self) -> frozenset[str]:
+        """The settings in Dragoman's configuration file."""
+        from dragoman.settings import SettingsError  # noqa: PLC0415
+        from dragoman.settings.sources import list_names_in_file  # noqa: PLC0415
+
+        path = self._environment.get("DRAGOMAN_CONFIG")
+        for word, following in pairwise((*self._others, "")):
+            name, separator, attached = word.partition("=")
+            if name == "--config":
+                path = attached if separator else following
+        try:
+            return frozenset() if path is None else list_names_in_file(path)
+        except SettingsError:
+            # Reported when the settings are loaded.
+            return frozenset()
 
     def _translate_kv_cache_dtype(self, given: GivenFlag) -> None:
         from .engine.kv_cache_dtype import check_kv_cache_dtype  # noqa: PLC0415
@@ -400,7 +423,7 @@ class _Translation:
         """
         if "served-model-name" not in self._given:
             self._arguments += "--served-model-name", model
-        if "tokenizer" not in self._given and "DRAGOMAN_TOKENIZER" not in self._environment:
+        if "tokenizer" not in self._given and not self._is_set("tokenizer"):
             self._information.append(
                 f"{model} is the model's name only: no model is loaded, and tokens are counted "
                 f"with a small tokenizer; --tokenizer {model} downloads its own"

@@ -313,6 +313,17 @@ def test_own_config_file_is_read_as_before(tmp_path: Path) -> None:
     assert "gpu-memory-utilization: unknown setting" in parse(f"sim --config {path}")[1]
 
 
+@pytest.mark.parametrize("variable", [False, True])
+def test_profile_in_own_file_has_its_devices(tmp_path: Path, variable: bool) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("profile: rtx4090-llama-3.1-8b\ntokenizer: org/name\n", encoding="utf-8")
+    environment = {"DRAGOMAN_CONFIG": str(path)} if variable else {}
+    words = "" if variable else f"--config {path}"
+    settings = read(f"sim org/name -tp 2 {words}", environment)
+    assert settings.of(SimulatorSettings).tensor_parallel_size == 2
+    assert (settings.notices, settings.information) == ((), ())
+
+
 @pytest.mark.parametrize(
     "line", ["sim org/name", "sim --model org/name", "sim vllm serve org/name"]
 )

@@ -86,6 +86,15 @@ def load_keywords(keywords: Mapping[str, object]) -> Settings:
     return _merge([_Source("", _resolve_inverses(set_keywords, "", str), str)])
 
 
+def list_names_in_file(path: str) -> frozenset[str]:
+    """List the settings that a configuration file sets.
+
+    Raises:
+        SettingsError: the file cannot be read, or a key is unknown.
+    """
+    return frozenset(_read_file(Path(path), format_flag("config")).raw)
+
+
 class _Source(Struct, frozen=True):
     """One source of settings.
 
