@@ -22,6 +22,7 @@ from dragoman.launch.model_metadata import (
     resolve_formats,
     resolve_served_names,
 )
+from dragoman.launch.unsupported_settings import report_ignored
 from dragoman.pipeline.lora_adapters import Adapters, read_adapter
 from dragoman.pipeline.served_model import ModelDetails, ServedModel
 from dragoman.prompts.hf_tokenizer import HfTokenizer, load_tokenizer
@@ -343,7 +344,18 @@ def build_scheduler_config(
         scheduler_reserve_full_isl=profile_config.scheduler_reserve_full_isl
         and simulator.scheduler_reserve_full_isl,
         watermark=profile_config.watermark if simulator.watermark is None else simulator.watermark,
-        prefix_cache_retention_interval=profile_config.prefix_cache_retention_interval
-        if simulator.prefix_cache_retention_interval is None
-        else simulator.prefix_cache_retention_interval,
+        prefix_cache_retention_interval=_choose_retention_interval(settings, profile),
     )
+
+
+def _choose_retention_interval(settings: Settings, profile: SimulatorProfile) -> int | None:
+    interval = settings.of(SimulatorSettings).prefix_cache_retention_interval
+    if interval and not profile.engine.kv_cache_groups:
+        # A line of vLLM may have it whatever the profile is.
+        warning = (
+            "--prefix-cache-retention-interval has no effect: no layers of profile "
+            f"{profile.name} keep a sliding window or a state apart from the others"
+        )
+        report_ignored(settings, (warning,))
+        interval = None
+    return profile.engine.prefix_cache_retention_interval if interval is None else interval

@@ -479,6 +479,14 @@ def test_strict_server_rejects_flags_without_effect() -> None:
         warn_unsupported(settings)
 
 
+def test_retention_without_groups_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
+    settings = read("sim org/name --prefix-cache-retention-interval 64")
+    assert build_models(settings, SystemClock())
+    assert "--prefix-cache-retention-interval has no effect" in caplog.text
+    with pytest.raises(Exception, match="--prefix-cache-retention-interval has no effect"):
+        build_models(msgspec.structs.replace(settings, strict=True), SystemClock())
+
+
 def test_strict_server_accepts_model_of_vllm_line() -> None:
     line = "sim org/name --strict --host 0.0.0.0 --data-parallel-rank 1 -dp 2"
     settings = read(line)
