@@ -387,7 +387,7 @@ def test_vllm_line_with_own_file_is_not_open(tmp_path: Path, variable: bool) -> 
 
 
 @pytest.mark.parametrize("word", ["--require-auth", "--require_auth"])
-def test_vllm_line_that_requires_keys_is_not_open(word: str) -> None:
+def test_vllm_line_with_require_auth_is_not_open(word: str) -> None:
     assert "no API key is set" in parse(f"sim org/name --host 0.0.0.0 {word}")[1]
     settings = read(f"sim org/name --host 0.0.0.0 {word}", {"VLLM_API_KEY": "one"})
     assert (settings.api_key, settings.no_auth) == (("one",), False)
@@ -494,7 +494,7 @@ def test_strict_server_accepts_model_of_vllm_line() -> None:
     warn_unsupported(settings)
 
 
-def test_greeting_of_vllm_line_says_who_may_use_it() -> None:
+def test_greeting_of_vllm_line_names_open_address() -> None:
     settings = read("sim org/name --host 0.0.0.0 --log-level critical")
     greeting = build_greeting(settings, build_models(settings, SystemClock()), 8000)
     assert "everyone who reaches 0.0.0.0" in greeting[-1]
