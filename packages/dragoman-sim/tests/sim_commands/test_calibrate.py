@@ -123,6 +123,39 @@ def test_profile_with_zero_base_is_rejected(log: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("like", [(), ("--like", "rtx4090-llama-3.1-8b")])
+def test_calibrate_unknown_kv_cache_dtype_is_rejected(log: str, like: tuple[str, ...]) -> None:
+    assert "--kv-cache-dtype nonsense is not simulated" in get_error(
+        "calibrate", log, "--no-spread", *like, "--kv-cache-dtype", "nonsense"
+    )
+
+
+def test_calibrate_kv_cache_dtype_converts_profile(log: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "fp8.yaml")
+    base = load(LIKE[1])
+    get_output("calibrate", log, *LIKE, "--kv-cache-dtype", "fp8", "--out", path)
+    profile = load(path)
+    assert profile.model.kv_cache_dtype == "fp8"
+    assert base.model.kv_bytes_per_token is not None
+    assert profile.model.kv_bytes_per_token == base.model.kv_bytes_per_token // 2
+    assert profile.engine.num_gpu_blocks == 2 * base.engine.num_gpu_blocks
+    size = ("--kv-bytes-per-token", "1000")
+    get_output("calibrate", log, "--no-spread", "--kv-cache-dtype", "fp8", *size, "--out", path)
+    assert load(path).model.kv_cache_dtype == "fp8"
+    assert load(path).model.kv_bytes_per_token == 1000
+
+
+def test_calibrate_disable_hybrid_cache_joins_groups(log: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "gpt-oss.yaml")
+    model = ("--gpu", "h100-sxm", "--model", "openai/gpt-oss-20b")
+    get_output("profile", *model, "--out", path)
+    base = load(path)
+    assert base.engine.kv_cache_groups
+    like = ("--like", path, "--no-spread")
+    get_output("calibrate", log, *like, "--disable-hybrid-kv-cache-manager", "--out", path)
+    assert load(path).engine == base.join_kv_cache_groups().engine
+
+
 # A live server.
 
 

@@ -64,6 +64,16 @@ def test_profile_without_file_is_printed() -> None:
     assert "per_expert_token:" in output
 
 
+def test_profile_speculative_config_is_written(tmp_path: Path) -> None:
+    path = str(tmp_path / "drafts.yaml")
+    ask = ("profile", "--gpu", "l40s", "--speculative-config")
+    drafts = '{"method": "eagle3", "num_speculative_tokens": 3}'
+    get_output(*ask, drafts, "--model", LLAMA, "--out", path)
+    engine = load(path).engine
+    assert (engine.num_speculative_tokens, engine.num_lookahead_tokens) == (3, 3)
+    assert "--speculative-config: " in get_error(*ask, "{}", "--model", LLAMA)
+
+
 def test_profile_accepts_custom_gpu_file(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text(

@@ -206,10 +206,13 @@ def _run_calibration(options: CalibrateOptions) -> None:
         check_plot_path(options.plots)
     from dragoman_check.load.logs.measured_log import join_logs  # noqa: PLC0415
 
+    from ..engine.kv_cache_dtype import check_kv_cache_dtype  # noqa: PLC0415
     from ..engine.profile import dumps, load  # noqa: PLC0415
     from ..lab.latency_fit import simulate  # noqa: PLC0415
 
-    base_profile = None if options.like is None else load(options.like)
+    if options.kv_cache_dtype is not None:
+        check_kv_cache_dtype(options.kv_cache_dtype)
+    base_profile = None if options.like is None else options.merge_into_profile(load(options.like))
     logs = _read_logs(options)
     log = join_logs(logs)
     for log_note in log.notes:
@@ -283,16 +286,22 @@ def _fit_profile(
     log: MeasuredLog,
     fitted_ids: frozenset[str],
 ) -> SimulatorProfile:
-    """Fit a profile. Options override the base profile's hardware, model and engine."""
+    """Fit a profile. Options override the base profile's hardware and model.
+
+    base_profile: with the engine options applied; None without --like.
+    """
     from ..engine.profile import Hardware, ModelProfile  # noqa: PLC0415
     from ..lab.calibration import calibrate  # noqa: PLC0415
     from ..lab.calibration_spread import NUM_VARIATIONS, measure_spread  # noqa: PLC0415
 
     hardware = Hardware(options.hardware or "unknown")
-    model = ModelProfile(options.model or "unknown")
-    engine = SimulatedSchedulerConfig()
+    model = ModelProfile(
+        options.model or "unknown", kv_cache_dtype=options.kv_cache_dtype or "auto"
+    )
     prior = None
-    if base_profile is not None:
+    if base_profile is None:
+        engine = options.merge_into(SimulatedSchedulerConfig())
+    else:
         hardware = base_profile.hardware
         model = base_profile.model
         engine = base_profile.engine
@@ -316,7 +325,7 @@ def _fit_profile(
         (log.requests, log.timings),
         hardware=msgspec.structs.replace(hardware, **_select_set(hardware_overrides)),
         model=msgspec.structs.replace(model, **_select_set(model_overrides)),
-        engine=options.merge_into(engine),
+        engine=engine,
         source=f"{log.format}: {', '.join(Path(name).name for name in options.logs)}",
         fitted_ids=fitted_ids,
         prior=prior,

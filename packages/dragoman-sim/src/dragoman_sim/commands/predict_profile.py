@@ -107,6 +107,7 @@ class ProfileOptions(EngineOptions):
 
 def _predict(options: ProfileOptions) -> None:
     from ..engine.profile import dumps  # noqa: PLC0415 - numpy is slow to load
+    from ..engine.speculative_decoding import parse_speculative_config  # noqa: PLC0415
     from ..lab.gpus import find_gpu  # noqa: PLC0415
     from ..lab.model_shape import load_model_shape  # noqa: PLC0415
     from ..lab.roofline import Parallelism, predict_profile  # noqa: PLC0415
@@ -131,6 +132,9 @@ def _predict(options: ProfileOptions) -> None:
         memory_utilization=options.gpu_memory_utilization,
         hybrid_kv_cache=not options.disable_hybrid_kv_cache_manager,
     )
+    if options.speculative_config is not None:
+        config = parse_speculative_config(options.speculative_config)
+        profile = msgspec.structs.replace(profile, engine=config.merge_into(profile.engine))
     text = dumps(profile)
     if options.out is None:
         click.echo(text, nl=False)
