@@ -365,6 +365,27 @@ async def test_latency_can_be_changed_at_run_time():
     assert "latency" in refused[1].text
 
 
+async def test_simulator_change_invalid_in_part_changes_nothing():
+    async with twin() as sim:
+        before = (await sim.get("/dragoman/simulator")).json()
+        for latency in ({"none": 1}, {"base": 0}, {"base": 1e300}):
+            change = {"time_scale": 5, "metrics": {"running": 7}, "latency": latency}
+            assert (await put_simulator(sim, change)).status_code == 400
+            assert (await sim.get("/dragoman/simulator")).json() == before
+
+
+@pytest.mark.parametrize(
+    "latency",
+    [{"base": 3601}, {"per_draft": 1e300}, {"per_token": [{"beyond": 0, "seconds": 3601}]}],
+)
+async def test_latency_above_an_hour_is_rejected(latency: object):
+    async with twin() as sim:
+        refused = await put_simulator(sim, {"latency": latency})
+        assert (await put_simulator(sim, {"latency": {"base": 3600}})).status_code == 200
+    assert refused.status_code == 400
+    assert "at most 3600 seconds" in refused.text
+
+
 async def test_metrics_can_be_set_at_run_time():
     values = {"running": 7, "waiting": 30, "kv_cache_usage": 0.5}
     async with twin() as sim:

@@ -33,7 +33,7 @@ from .block_hashes import DEFAULT_HASHER, BlockHasher, CacheKeys, TokenContents
 from .block_pool import SimulatedBlockPool
 from .data_parallel_rank import DataParallelBalancer, DataParallelRank
 from .engine_core import EngineCore
-from .fault_injection import Fault, FaultInjector, build_fault_error
+from .fault_injection import MAX_SECONDS, Fault, FaultInjector, build_fault_error
 from .keyed_random import KeyedRandom
 from .kv_events import KvEvent
 from .kv_notices import KvNotifier
@@ -242,7 +242,7 @@ class SimulatorEngine:
 
     def get_simulation(self) -> SimulationState:
         """Return the state of the simulation, see
-        `core.control.Simulated.get_simulation`.
+        `core.simulated_engine.Simulated.get_simulation`.
         """
         states: list[RankState] = []
         for rank, recent_steps in zip(self._ranks, self._recent_steps, strict=True):
@@ -270,8 +270,10 @@ class SimulatorEngine:
             self._overrides,
         )
 
-    def set_time_scale(self, time_scale: float) -> None:
-        """Set the time scale, see `core.control.Simulated.set_time_scale`."""
+    def check_time_scale(self) -> None:
+        """Check that the time scale can be set, see
+        `core.simulated_engine.Simulated.check_time_scale`.
+        """
         if self._config.kv_transfer is not None:
             # The bandwidth of a transfer that is in progress cannot change.
             message = (
@@ -284,21 +286,38 @@ class SimulatorEngine:
                 "The time scale of an instance with KV offloading is set at startup (--time-scale)."
             )
             raise Unsupported(message, param="time_scale")
+
+    def set_time_scale(self, time_scale: float) -> None:
+        """Set the time scale, see `core.simulated_engine.Simulated.set_time_scale`."""
+        self.check_time_scale()
         self._config = msgspec.structs.replace(self._config, time_scale=time_scale)
+
+    def check_latency(self, coefficients: dict[str, object]) -> None:
+        """Check coefficients, see `core.simulated_engine.Simulated.check_latency`."""
+        self._merge_latency(coefficients)
 
     def set_latency(self, coefficients: dict[str, object]) -> None:
         """Set coefficients of a step's duration, see
-        `core.control.Simulated.set_latency`.
+        `core.simulated_engine.Simulated.set_latency`.
         """
+        self._config = msgspec.structs.replace(
+            self._config, latency=self._merge_latency(coefficients)
+        )
+
+    def _merge_latency(self, coefficients: dict[str, object]) -> LatencyModel:
         merged = msgspec.to_builtins(self._config.latency) | coefficients
         try:
             latency = msgspec.convert(merged, LatencyModel)
         except msgspec.ValidationError as error:
             raise RequestError(f"latency: {error}", param="latency") from None
-        self._config = msgspec.structs.replace(self._config, latency=latency)
+        if latency.largest_coefficient > MAX_SECONDS:
+            raise RequestError(
+                f"latency: coefficients must be at most {MAX_SECONDS} seconds", param="latency"
+            )
+        return latency
 
     def set_metrics(self, overrides: MetricOverrides) -> None:
-        """Set values of metrics, see `core.control.Simulated.set_metrics`."""
+        """Set values of metrics, see `core.simulated_engine.Simulated.set_metrics`."""
         self._overrides = overrides
 
     async def start(self) -> None:

@@ -26,7 +26,9 @@ from dragoman.engines.script import Fail, build_error
 from .keyed_random import KeyedRandom
 
 Count = Annotated[int, Meta(ge=1)]
-Seconds = Annotated[float, Meta(ge=0, le=3600)]
+MAX_SECONDS = 3600
+"""Longest time that a fault or a coefficient set at run time may take."""
+Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
 
 
 ErrorName = Literal[

@@ -129,6 +129,12 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
                     f"the token counts of {name} must be greater than 0 and in ascending order"
                 )
 
+    @property
+    def largest_coefficient(self) -> float:
+        amounts = (getattr(self, name) for name in _AMOUNTS)
+        curves = (cost.seconds for cost in (*self.per_token, *self.per_expert_token))
+        return max(self.base, *amounts, *curves)
+
     def compute_seconds(self, load: StepLoad) -> float:
         """Compute the duration of a step, as a `StepTime`."""
         total = (

@@ -68,19 +68,31 @@ class Simulated(Protocol):
 
     def get_simulation(self) -> SimulationState: ...
 
-    def set_time_scale(self, time_scale: float) -> None:
-        """Change the speed of simulated time, from the next step on.
+    def check_time_scale(self) -> None:
+        """Check that the speed of simulated time can be changed.
 
         Raises:
-            Unsupported: the speed cannot be changed while the engine runs.
+            Unsupported: it cannot be changed while the engine runs.
+        """
+        ...
+
+    def set_time_scale(self, time_scale: float) -> None:
+        """Change the speed of simulated time, from the next step on. Raises as
+        `check_time_scale`.
+        """
+        ...
+
+    def check_latency(self, coefficients: dict[str, object]) -> None:
+        """Check coefficients for `set_latency`.
+
+        Raises:
+            RequestError: a coefficient does not exist, or its value is invalid.
         """
         ...
 
     def set_latency(self, coefficients: dict[str, object]) -> None:
-        """Change coefficients of a step's duration, from the next step on.
-
-        Raises:
-            RequestError: a coefficient does not exist, or its value is invalid.
+        """Change coefficients of a step's duration, from the next step on. Raises as
+        `check_latency`.
         """
         ...
 

@@ -566,6 +566,12 @@ async def change_simulation(http: HttpRequest) -> JsonResponse | Responder:
     simulations = [each.simulation for each in interfaces if each.simulation is not None]
     if not simulations:
         raise NotFound("No model of this server is simulated.", code="unsupported_endpoint")
+    # A change that is invalid for one model must change none.
+    for simulation in simulations:
+        if change.time_scale is not None:
+            simulation.check_time_scale()
+        if change.latency is not None:
+            simulation.check_latency(change.latency)
     for simulation in simulations:
         if change.time_scale is not None:
             simulation.set_time_scale(change.time_scale)
