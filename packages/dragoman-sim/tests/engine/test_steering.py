@@ -420,6 +420,18 @@ async def test_share_of_requests_gets_random_errors():
     assert (both.status_code, unknown.status_code) == (400, 400)
 
 
+async def test_fault_header_with_several_errors_draws_one():
+    names = ["rate_limit", "server_error", "model_not_found"]
+    headers = {"x-dragoman-fault": json.dumps({"errors": names})}
+    runs: list[list[int]] = []
+    for _ in range(2):
+        async with twin() as sim:
+            answers = [await sim.post("/v1/chat/completions", HELLO, headers) for _ in range(30)]
+            runs.append([answer.status_code for answer in answers])
+    assert set(runs[0]) == {404, 429, 500}
+    assert runs[0] == runs[1], "the same seed"
+
+
 async def test_version_equals_simulated_vllm():
     async with twin() as sim:
         assert (await sim.get("/version")).json() == {"version": "0.33.0"}

@@ -114,6 +114,13 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
             )
         )
 
+    def draw_error(self, generator: KeyedRandom) -> Fault:
+        """Return the fault with one of its errors, if it has several."""
+        if len(self.errors) < 2:
+            return self
+        chosen = self.errors[generator.randbelow(len(self.errors))]
+        return msgspec.structs.replace(self, errors=(chosen,))
+
 
 class FaultPlan:
     """A fault plan, and the number of requests since it was set."""
@@ -139,11 +146,7 @@ class FaultPlan:
         number = self._requests
         for index, fault in enumerate(self._faults):
             if fault.matches(number, self._seed, index):
-                if len(fault.errors) > 1:
-                    drawn = KeyedRandom("error", self._seed, index, number).random()
-                    chosen = fault.errors[int(drawn * len(fault.errors))]
-                    return msgspec.structs.replace(fault, errors=(chosen,))
-                return fault
+                return fault.draw_error(KeyedRandom("error", self._seed, index, number))
         return None
 
 
@@ -162,6 +165,8 @@ class FaultInjector:
 
     def __init__(self, faults: Sequence[Fault], seed: int) -> None:
         self._plan = FaultPlan(faults, seed)
+        self._seed = seed
+        self._own_faults = 0
         self._last_lookup: tuple[object, Fault | None] = (None, None)
 
     def encode_plan(self) -> str:
@@ -185,9 +190,17 @@ class FaultInjector:
             header = request.extras.fault
             self._last_lookup = (
                 request.origin,
-                self._plan.next_fault() if header is None else _parse_request_fault(header),
+                self._plan.next_fault() if header is None else self._read_own_fault(header),
             )
         return self._last_lookup[1]
+
+    def _read_own_fault(self, header: str) -> Fault:
+        """Read a request's own fault. Its error depends on the number of earlier ones,
+        which the plan does not count.
+        """
+        fault = _parse_request_fault(header)
+        self._own_faults += 1
+        return fault.draw_error(KeyedRandom("own error", self._seed, self._own_faults))
 
 
 def _parse_request_fault(text: str) -> Fault:
