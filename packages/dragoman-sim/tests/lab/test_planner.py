@@ -16,11 +16,13 @@ from dragoman_check.load.workload_generators import generate_poisson
 from dragoman_sim.engine.speculative_decoding import SpeculativeConfig
 from dragoman_sim.lab.fleet_options import FleetOption, Speculation, build_candidates
 from dragoman_sim.lab.gpus import find_gpu
-from dragoman_sim.lab.model_shape import load_model_shape
+from dragoman_sim.lab.model_shape import load_model_shape, read_model_shape
 from dragoman_sim.lab.objectives import Metric, Objective, PlanError, parse_objectives
 from dragoman_sim.lab.planner import measure_token_rate, plan, render_plan
 from dragoman_sim.lab.prediction_error import find_prediction_error, load_prediction_errors
 from dragoman_sim.lab.simulation_report import build_report
+
+from .test_roofline import QWEN3_NEXT
 
 OBJECTIVES = parse_objectives("p99 ttft < 400ms, p90 itl < 60ms")
 
@@ -150,6 +152,23 @@ def test_build_candidates_reports_models_too_large() -> None:
     assert [candidate.devices for candidate in found] == [8]
     assert len(refused) == 1
     assert "does not fit on 1 x NVIDIA L4" in refused[0]
+
+
+def test_build_candidates_refuses_drafts_with_states() -> None:
+    found, refused = build_candidates(
+        [("h200", find_gpu("h200"), 2.5)],
+        [read_model_shape(QWEN3_NEXT, "states"), load_model_shape("meta-llama/Llama-3.1-8B")],
+        tensor_parallel=(2,),
+        max_num_seqs=(),
+        max_num_batched_tokens=(3, 2048),
+        speculation=Speculation(SpeculativeConfig(3, "ngram")),
+    )
+    assert [option.profile.model.name for option in found] == ["Llama-3.1-8B bf16"]
+    assert found[0].profile.engine.max_num_batched_tokens == 2048
+    assert refused == [
+        "states: speculative decoding with groups of kind state is not simulated",
+        "Llama-3.1-8B: num_speculative_tokens must be less than max_num_batched_tokens",
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -112,7 +112,7 @@ def build_candidates(
     speculation: Speculation | None = None,
 ) -> tuple[list[FleetOption], list[str]]:
     """Build all possible combinations; also return why others are impossible (too
-    little memory, indivisible layers).
+    little memory, indivisible layers, a drafter that is not simulated with the model).
 
     gpus: tuples of name, figures and price per hour.
     tensor_parallel: tensor-parallel sizes.
@@ -148,7 +148,11 @@ def build_candidates(
             refused.append(str(error))
             continue
         if speculation is not None:
-            profile = speculation.merge_into(profile)
+            try:
+                profile = speculation.merge_into(profile)
+            except ValueError as error:
+                refused.append(f"{shape.name}: {error}")
+                continue
         for seqs, budget, (prefill, decode) in product(
             sizes or (profile.engine.max_num_seqs,),
             budgets or (profile.engine.max_num_batched_tokens,),
@@ -160,9 +164,13 @@ def build_candidates(
                     f"cache group and without data-parallel ranks"
                 )
                 continue
-            engine = msgspec.structs.replace(
-                profile.engine, max_num_seqs=seqs, max_num_batched_tokens=budget
-            )
+            try:
+                engine = msgspec.structs.replace(
+                    profile.engine, max_num_seqs=seqs, max_num_batched_tokens=budget
+                )
+            except ValueError as error:
+                refused.append(f"{shape.name}: {error}")
+                continue
             candidates.append(
                 FleetOption(
                     gpu=name,
