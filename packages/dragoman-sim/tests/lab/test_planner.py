@@ -119,6 +119,23 @@ def test_plan_pareto_front_is_not_dominated(
     assert result.best.candidate.description in text
 
 
+def test_plan_best_among_equal_costs_is_on_pareto_front(
+    candidates: list[FleetOption], workload: Sequence[WorkloadRequest]
+) -> None:
+    # Equal prices, so that only the figures differ; the slower GPU has the first name.
+    ties = [
+        msgspec.structs.replace(candidate, price=1.0)
+        for candidate in candidates
+        if candidate.devices_per_unit == 1
+    ]
+    result = plan(ties, workload, parse_objectives("p99 ttft < 60s"), max_devices=1)
+    assert len({fleet.cost_per_hour for fleet in result.fleets}) == 1
+    assert len(result.fleets) == len(ties)
+    assert result.best is not None
+    assert result.best in result.pareto
+    assert result.best.candidate.gpu != "l4"
+
+
 def test_plan_without_solution_states_reason(
     candidates: list[FleetOption], workload: Sequence[WorkloadRequest]
 ) -> None:

@@ -11,6 +11,7 @@ import multiprocessing
 import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -135,12 +136,23 @@ def plan(
                 results.append(task.result())
                 if tick is not None:
                     tick(len(results))
-    fleets = sorted((fleet for fleet, _ in results), key=_rank)
+    fleets = sorted((fleet for fleet, _ in results), key=partial(_rank, objectives=objectives))
     return Plan(objectives, tuple(fleets), sum(trials for _, trials in results))
 
 
-def _rank(fleet: PlannedFleet) -> tuple[bool, float, int, str]:
-    return not fleet.units, fleet.cost_per_hour, fleet.devices, fleet.candidate.description
+def _rank(
+    fleet: PlannedFleet, objectives: tuple[Objective, ...]
+) -> tuple[bool, float, tuple[float, ...], int, str]:
+    """Rank by cost, then by the objectives' figures, so that the first fleet is on the
+    Pareto front.
+    """
+    figures = (
+        tuple(objective.read(fleet.report) for objective in objectives)
+        if fleet.units and fleet.report is not None
+        else ()
+    )
+    description = fleet.candidate.description
+    return not fleet.units, fleet.cost_per_hour, figures, fleet.devices, description
 
 
 def _search(
