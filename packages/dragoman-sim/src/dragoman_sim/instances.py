@@ -11,7 +11,7 @@ import msgspec
 from dragoman.settings import Instances, Settings
 
 from .build import load_profile, read_ranks
-from .engine.kv_publisher import offset_endpoint_port
+from .engine.kv_publisher import is_bound, offset_endpoint_port
 from .engine.kv_publisher import parse_kv_events_config as read_kv_events
 from .engine.kv_transfer_config import parse_kv_transfer_config as read_kv_transfer
 
@@ -62,7 +62,8 @@ def _count_ranks(settings: Settings) -> int:
 
 
 def _offset_kv_events(text: str, ranks: int, *, is_own: bool) -> str:
-    """Add the number of preceding ranks to the ports of a KV events config.
+    """Add the number of preceding ranks to the ports of a KV events config that are
+    bound here; one to connect to is a subscriber's, which all instances share.
 
     is_own: whether the config was set for this instance only; its explicit endpoint is
         then used unchanged.
@@ -75,10 +76,14 @@ def _offset_kv_events(text: str, ranks: int, *, is_own: bool) -> str:
         if config.replay_endpoint is None
         else offset_endpoint_port(config.replay_endpoint, ranks)
     )
-    offset_config = msgspec.structs.replace(
-        config, endpoint=offset_endpoint_port(config.endpoint, ranks), replay_endpoint=replay
+    endpoint = (
+        offset_endpoint_port(config.endpoint, ranks)
+        if is_bound(config.endpoint)
+        else config.endpoint
     )
-    return msgspec.json.encode(offset_config).decode()
+    return msgspec.json.encode(
+        msgspec.structs.replace(config, endpoint=endpoint, replay_endpoint=replay)
+    ).decode()
 
 
 def _offset_kv_transfer(text: str, number: int, *, is_own: bool) -> str:

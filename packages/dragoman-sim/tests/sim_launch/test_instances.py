@@ -61,6 +61,14 @@ def test_instances_increment_kv_event_and_transfer_ports() -> None:
     ]
 
 
+def test_instances_share_event_endpoint_of_other_host() -> None:
+    events = {"endpoint": "tcp://indexer:5557", "replay_endpoint": "tcp://*:5657"}
+    each = expand_instances(build_settings(instances="3", kv_events_config=json.dumps(events)))
+    found = [json.loads(one.kv_events_config or "") for one in each]
+    assert [one["endpoint"] for one in found] == ["tcp://indexer:5557"] * 3
+    assert [one["replay_endpoint"][-4:] for one in found] == ["5657", "5658", "5659"]
+
+
 def test_instances_port_above_65535_raises_value_error() -> None:
     with pytest.raises(ValueError, match="2: 65536 is not a valid port"):
         expand_instances(build_settings(port="65535", instances="2"))
