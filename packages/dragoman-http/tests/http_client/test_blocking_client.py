@@ -139,7 +139,7 @@ def test_blocking_client_transport_closed_ends_reading() -> None:
             waiting.result(60)
 
 
-def test_blocking_client_closed_rejects_requests_and_running_ones_end() -> None:
+def test_blocking_client_closed_fails_running_and_later_requests() -> None:
     with serving() as (url, _):
         http = open_client()
         with http.send("GET", f"{url}/endless", {}) as response:
@@ -152,7 +152,7 @@ def test_blocking_client_closed_rejects_requests_and_running_ones_end() -> None:
         http.close()
 
 
-def test_blocking_client_close_beside_requests_leaves_none_waiting() -> None:
+def test_blocking_client_close_beside_requests_ends_them() -> None:
     def repeat(http: BlockingHttpClient, url: str) -> None:
         while True:
             try:
