@@ -5,6 +5,7 @@ requests proceed.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio.to_thread
@@ -29,21 +30,39 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
+async def count_turns(work: Callable[[], Coroutine[Any, Any, Any]]) -> int:
+    """Count the iterations of the event loop beside some work."""
+    task = asyncio.create_task(work())
+    turns = 0
+    while not task.done():
+        turns += 1
+        await asyncio.sleep(0)
+    task.result()
+    return turns
+
+
+async def check_turns(work: Callable[[], Coroutine[Any, Any, Any]], at_least: int) -> None:
+    """Check that the event loop goes on beside some work. On a busy machine its thread may
+    not run during the work, but not each time; work that blocks it leaves at most 6.
+    """
+    counts: list[int] = []
+    while max(counts, default=0) < at_least and len(counts) < 20:
+        counts.append(await count_turns(work))
+    assert max(counts) >= at_least, counts
+
+
 async def test_tokenizing_does_not_block_other_threads():
     """The library holds the GIL while it encodes one text, but not while it encodes
     several.
     """
     tokenizer = load_tiny_tokenizer()
-    encoding = asyncio.create_task(
-        anyio.to_thread.run_sync(lambda: tokenizer.encode(LONG, special=False))
-    )
-    turns = 0
-    while not encoding.done():
-        turns += 1
-        await asyncio.sleep(0)
-    assert len(await encoding) > 100_000
+
+    async def encode() -> None:
+        ids = await anyio.to_thread.run_sync(lambda: tokenizer.encode(LONG, special=False))
+        assert len(ids) > 100_000
+
     # Measured: 100,000 iterations, or 7,000 if the library holds the GIL.
-    assert turns > 20_000
+    await check_turns(encode, 20_000)
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -53,13 +72,11 @@ async def test_large_prompt_preparation_does_not_block_event_loop(path: str):
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(app), base_url="http://localhost"
     ) as client:
-        asking = asyncio.create_task(client.post(path, json=BODIES[path]))
-        turns = 0
-        while not asking.done():
-            turns += 1
-            await asyncio.sleep(0)
-    assert (await asking).status_code in (200, 400)
-    assert turns > 100
+
+        async def ask() -> None:
+            assert (await client.post(path, json=BODIES[path])).status_code in (200, 400)
+
+        await check_turns(ask, 50)
 
 
 CALL = {
