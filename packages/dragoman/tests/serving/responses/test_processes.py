@@ -91,6 +91,14 @@ class AcknowledgedResponses:
     def __init__(self) -> None:
         self.whole: dict[str, bytes] = {}
         self.runs: set[str] = set()
+        self._changed = asyncio.Event()
+
+    async def wait_for_each(self) -> None:
+        """Wait until one of each is acknowledged."""
+        async with asyncio.timeout(60):
+            while not (self.whole and self.runs):
+                self._changed.clear()
+                await self._changed.wait()
 
     async def load(self, client: httpx2.AsyncClient, worker: int) -> None:
         """Send requests until the server has died."""
@@ -111,12 +119,14 @@ class AcknowledgedResponses:
                             await client.post("/v1/responses", json={**body, "background": True})
                         ).content
                         self.runs.add(json.loads(answer)["id"])
+                        self._changed.set()
                         continue
             except (httpx2.HTTPError, ValueError):
                 return
             stored: dict[str, Any] = json.loads(answer)
             previous = stored["id"]
             self.whole[stored["id"]] = answer
+            self._changed.set()
 
     async def check(self, client: httpx2.AsyncClient, most: int) -> None:
         """Check that nothing is lost or damaged, and that every run has ended.
@@ -144,6 +154,8 @@ async def kill_under_load(process: Process, memory: AcknowledgedResponses, secon
     async with process.http() as client:
         load = [asyncio.create_task(memory.load(client, worker)) for worker in range(6)]
         await asyncio.sleep(seconds)
+        # On a busy machine nothing may be acknowledged yet.
+        await memory.wait_for_each()
         process.kill()
         await asyncio.gather(*load)
 
