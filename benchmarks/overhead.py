@@ -412,6 +412,10 @@ async def send_all(port: int, load: Load) -> list[Answer]:
     return [answer for answers in groups for answer in answers]
 
 
+def _find_p99(values: Sequence[float]) -> float:
+    return values[0] if len(values) == 1 else statistics.quantiles(values, n=100)[98]
+
+
 async def measure(
     process: int, port: int, row: Row, *, is_peer: bool = False
 ) -> tuple[Result, int]:
@@ -446,7 +450,7 @@ async def measure(
         spent / units * 1e6,
         1.0,
         statistics.median(answer.ttft for answer in answers) * 1e3,
-        statistics.quantiles((answer.ttft for answer in answers), n=100)[98] * 1e3,
+        _find_p99([answer.ttft for answer in answers]) * 1e3,
         None if quantiles is None else quantiles[49] * 1e3,
         None if quantiles is None else quantiles[98] * 1e3,
         (peak - memory) / load.clients / 1024 if load.streamed else None,
