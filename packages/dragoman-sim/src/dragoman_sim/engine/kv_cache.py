@@ -311,7 +311,9 @@ class _Kind(ABC):
         self._pool = pool
         # A block of several hashed blocks has the hash of the last one.
         self._hashes_per_block = self.block_size // config.block_size
-        self._max_held: int | None = None
+        self._window = group.window
+        self._interval = config.prefix_cache_retention_interval
+        self._max_held = group.count_held_blocks(config)
         """Most blocks that a sequence holds in a table; None if it holds all."""
 
     def begin_step(self) -> None:  # noqa: B027 - only states have something to do
@@ -409,6 +411,16 @@ class _Kind(ABC):
             blocks.append(block)
         return blocks
 
+    def _find_run(self, get_hash: GetHash, indexes: range) -> list[list[int]]:
+        """Find the cached blocks up to the first index that lacks one."""
+        found = list[list[int]]()
+        for index in indexes:
+            blocks = self._find_block(get_hash, index)
+            if blocks is None:
+                break
+            found.append(blocks)
+        return found
+
     def _count_free(self, blocks: Sequence[int]) -> int:
         return self._pool.count_free(block for block in blocks if block != NULL_BLOCK)
 
@@ -419,12 +431,7 @@ class _Full(_Kind):
     def find(
         self, get_hash: GetHash, max_length: int, alignment: int
     ) -> tuple[list[list[int]], int]:
-        found = list[list[int]]()
-        for index in range(max_length // self.block_size):
-            blocks = self._find_block(get_hash, index)
-            if blocks is None:
-                break
-            found.append(blocks)
+        found = self._find_run(get_hash, range(max_length // self.block_size))
         length = len(found) * self.block_size
         length -= length % alignment
         return _list_by_table(self.tables, found[: length // self.block_size]), length
@@ -443,11 +450,8 @@ class _Windowed(_Kind):
         pool: SimulatedBlockPool,
     ) -> None:
         super().__init__(group, tables, config, pool)
-        self._window = group.window
         self._needed = -(-(group.window - 1) // self.block_size)
         """Consecutive blocks that a hit needs at its end."""
-        self._interval = config.prefix_cache_retention_interval
-        self._max_held = group.count_held_blocks(config)
 
     def find(
         self, get_hash: GetHash, max_length: int, alignment: int
@@ -502,32 +506,17 @@ class _Chunked(_Kind):
     chunk of `window` tokens.
     """
 
-    def __init__(
-        self,
-        group: KvCacheGroup,
-        tables: range,
-        config: SimulatedSchedulerConfig,
-        pool: SimulatedBlockPool,
-    ) -> None:
-        super().__init__(group, tables, config, pool)
-        self._chunk = group.window
-        self._max_held = group.count_held_blocks(config)
-
     def find(
         self, get_hash: GetHash, max_length: int, alignment: int
     ) -> tuple[list[list[int]], int]:
         assert alignment == self.block_size, "chunks do not work with other block sizes"
         begin = self.count_skipped(max_length) // self.block_size
         found = [[NULL_BLOCK] * len(self.tables)] * begin
-        for index in range(begin, max_length // self.block_size):
-            blocks = self._find_block(get_hash, index)
-            if blocks is None:
-                break
-            found.append(blocks)
+        found += self._find_run(get_hash, range(begin, max_length // self.block_size))
         return _list_by_table(self.tables, found), len(found) * self.block_size
 
     def count_skipped(self, num_computed: int) -> int:
-        return num_computed // self._chunk * self._chunk
+        return num_computed // self._window * self._window
 
 
 class _States(_Kind):
@@ -544,7 +533,6 @@ class _States(_Kind):
         pool: SimulatedBlockPool,
     ) -> None:
         super().__init__(group, tables, config, pool)
-        self._interval = config.prefix_cache_retention_interval
         self._is_caching = config.enable_prefix_caching
         if not self._is_caching:
             self.block_size = config.max_model_len or config.num_gpu_blocks * config.block_size

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TypeVar
 
 from ..core.errors import RequestError
+
+T = TypeVar("T")
 
 MAX_ECHO = 64
 """Maximum characters of a client's value that an error message quotes."""
@@ -24,6 +27,13 @@ def check_one_of(value: str, allowed: Collection[str], param: str) -> str:
             param=param,
             code="invalid_value",
         )
+    return value
+
+
+def require_value(value: T | None, param: str) -> T:
+    """Return a value that must be present. Raises RequestError if it is None."""
+    if value is None:
+        raise missing_parameter(param)
     return value
 
 

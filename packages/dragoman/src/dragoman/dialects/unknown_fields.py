@@ -200,8 +200,17 @@ def _is_known(value: DecodedJson, node: _Node) -> bool:
     fields = node.fields
     if isinstance(value, list) or fields is None:
         items = node.items
+        values = (
+            cast("list[DecodedJson]", value)
+            if isinstance(value, list)
+            else cast("dict[str, DecodedJson]", value).values()
+        )
         return items is None or all(
-            [_is_known(item, items) for _, item in _list_containers(cast("DecodedJson", value))]
+            [
+                _is_known(cast("DecodedJson", item), items)
+                for item in values
+                if isinstance(item, _CONTAINERS)
+            ]
         )
     members = cast("dict[str, DecodedJson]", value)
     # Objects of types that this server does not interpret are not checked.

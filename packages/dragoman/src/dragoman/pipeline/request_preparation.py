@@ -129,12 +129,10 @@ async def prepare_job(
     if not isinstance(backend, TokenBackend | EventBackend):
         raise build_no_generation_error(backend)
     capabilities = model.capabilities
-    request, budget_warnings = replace_budget_hint(model, request, terms)
+    request, replacement_warnings = replace_budget_hint(model, request, terms)
     if request.logprob_texts:
-        request, label_warnings = replace_label_texts(
-            request, model.capabilities, terms.max_logprobs
-        )
-        budget_warnings += label_warnings
+        request, label_warnings = replace_label_texts(request, capabilities, terms.max_logprobs)
+        replacement_warnings += label_warnings
     if request.suffix is not None and not model.supports_suffix:
         raise build_no_infill_error()
     # The pipeline encodes the suffix itself if the model has tokens for it.
@@ -145,7 +143,7 @@ async def prepare_job(
         terms,
         renders_prompt=isinstance(backend, TokenBackend),
     )
-    warnings += budget_warnings
+    warnings += replacement_warnings
     if isinstance(request.prompt, Conversation):
         conversation, foreign = drop_foreign_reasoning(request.prompt, capabilities)
         request = msgspec.structs.replace(request, prompt=conversation) if foreign else request

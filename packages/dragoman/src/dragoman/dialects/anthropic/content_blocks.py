@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 from msgspec import Raw
@@ -21,7 +21,7 @@ from ...core.message import (
     ToolResult,
     UploadedMedia,
 )
-from ..field_errors import check_one_of, invalid_value, missing_parameter
+from ..field_errors import check_one_of, invalid_value, missing_parameter, require_value
 from ..media import read_base64, read_image_url, read_url
 from ..request_body import read_json_object
 from ..sealing import Purpose, SealingKey, VerificationMode, unpack_reasoning
@@ -105,7 +105,6 @@ class ThinkingBlockReader:
             )
 
 
-T = TypeVar("T")
 VisiblePart = Text | Image | File
 """A part that a tool's result or a document may contain."""
 
@@ -185,7 +184,7 @@ def read_system(
         return
     for i, block in enumerate(system or ()):
         check_one_of(block.type, ("text",), f"system[{i}].type")
-        text = _require(block.text, f"system[{i}].text")
+        text = require_value(block.text, f"system[{i}].text")
         # Anthropic rejects empty text blocks. Here they are ignored, since they add
         # nothing to a prompt.
         if text and not (drop_nonces and text.startswith(BILLING_HEADER)):
@@ -209,16 +208,18 @@ def _read_parts(
             _read_inner(block.content or "", (*VISIBLE_TYPES, "tool_reference"), f"{path}.content")
         )
         yield ToolResult(
-            _require(block.tool_use_id, f"{path}.tool_use_id"), result, bool(block.is_error)
+            require_value(block.tool_use_id, f"{path}.tool_use_id"), result, bool(block.is_error)
         )
     elif kind in HOSTED_RESULTS:
         hosted_result = tuple(_read_hosted_result(block.content, f"{path}.content"))
         yield ToolResult(
-            _require(block.tool_use_id, f"{path}.tool_use_id"), hosted_result, bool(block.is_error)
+            require_value(block.tool_use_id, f"{path}.tool_use_id"),
+            hosted_result,
+            bool(block.is_error),
         )
     elif kind in THINKING_TYPES:
         if kind == "thinking":
-            _require(block.thinking, f"{path}.thinking")
+            require_value(block.thinking, f"{path}.thinking")
         yield from thinking_reader.read(block, path)
     elif kind == "compaction" and isinstance(block.content, str):
         yield Text(block.content)
@@ -227,7 +228,7 @@ def _read_parts(
 def _read_visible(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
     match block.type:
         case "text":
-            if text := _require(block.text, f"{path}.text"):
+            if text := require_value(block.text, f"{path}.text"):
                 yield Text(text)
         case "image":
             yield _read_image(block, path)
@@ -235,12 +236,11 @@ def _read_visible(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
             yield from _read_document(block, path)
         case _:
             source = block.source if isinstance(block.source, str) else None
-            content = _require(block.content, f"{path}.content")
+            content = require_value(block.content, f"{path}.content")
             if isinstance(content, dict):
                 raise invalid_value(f"{path}.content", "expected an array of text blocks")
-            yield Text(
-                f"{_require(block.title, f'{path}.title')}\n{_require(source, f'{path}.source')}"
-            )
+            title = require_value(block.title, f"{path}.title")
+            yield Text(f"{title}\n{require_value(source, f'{path}.source')}")
             yield from _read_inner(content, ("text",), f"{path}.content")
 
 
@@ -249,17 +249,19 @@ def _read_image(block: WireContentBlock, path: str) -> Image:
     kind = check_one_of(source.type, ("base64", "url", "file"), f"{path}.source.type")
     if kind == "base64":
         media_type = check_one_of(
-            _require(source.media_type, f"{path}.source.media_type"),
+            require_value(source.media_type, f"{path}.source.media_type"),
             IMAGE_TYPES,
             f"{path}.source.media_type",
         )
         param = f"{path}.source.data"
         return Image(
-            check_image(read_base64(_require(source.data, param), media_type, param), param)
+            check_image(read_base64(require_value(source.data, param), media_type, param), param)
         )
     if kind == "file":
-        return Image(UploadedMedia(_require(source.file_id, f"{path}.source.file_id")))
-    return Image(read_image_url(_require(source.url, f"{path}.source.url"), f"{path}.source.url"))
+        return Image(UploadedMedia(require_value(source.file_id, f"{path}.source.file_id")))
+    return Image(
+        read_image_url(require_value(source.url, f"{path}.source.url"), f"{path}.source.url")
+    )
 
 
 def _read_document(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
@@ -274,14 +276,16 @@ def _read_document(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
             yield Text(text)
     match kind:
         case "text":
-            yield Text(_require(source.data, f"{param}.data"))
+            yield Text(require_value(source.data, f"{param}.data"))
         case "base64":
             types = ("application/pdf", "text/plain")
             media_type = check_one_of(
-                _require(source.media_type, f"{param}.media_type"), types, f"{param}.media_type"
+                require_value(source.media_type, f"{param}.media_type"),
+                types,
+                f"{param}.media_type",
             )
             inline = read_base64(
-                _require(source.data, f"{param}.data"), media_type, f"{param}.data"
+                require_value(source.data, f"{param}.data"), media_type, f"{param}.data"
             )
             if inline.media_type == "application/pdf":
                 yield File(inline, block.title)
@@ -292,26 +296,32 @@ def _read_document(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
                 raise invalid_value(f"{param}.data", "expected text in UTF-8") from None
         case "content":
             yield from _read_inner(
-                _require(source.content, f"{param}.content"), ("text", "image"), f"{param}.content"
+                require_value(source.content, f"{param}.content"),
+                ("text", "image"),
+                f"{param}.content",
             )
         case "file":
-            yield File(UploadedMedia(_require(source.file_id, f"{param}.file_id")), block.title)
+            yield File(
+                UploadedMedia(require_value(source.file_id, f"{param}.file_id")), block.title
+            )
         case _:
-            yield File(read_url(_require(source.url, f"{param}.url"), f"{param}.url"), block.title)
+            yield File(
+                read_url(require_value(source.url, f"{param}.url"), f"{param}.url"), block.title
+            )
 
 
 def _require_source(block: WireContentBlock, path: str) -> BlockSource:
     if isinstance(block.source, str):
         raise invalid_value(f"{path}.source", "expected an object")
-    return _require(block.source, f"{path}.source")
+    return require_value(block.source, f"{path}.source")
 
 
 def _read_call(block: WireContentBlock, path: str) -> ToolCall:
     """Parse a call. Invalid arguments, which were sent to the client under
     INVALID_JSON_KEY, are restored unchanged.
     """
-    id = _require(block.id, f"{path}.id")
-    name = _require(block.name, f"{path}.name")
+    id = require_value(block.id, f"{path}.id")
+    name = require_value(block.name, f"{path}.name")
     arguments = read_json_object(block.input, f"{path}.input")
     if arguments is None:
         raise missing_parameter(f"{path}.input")
@@ -334,7 +344,7 @@ def _read_inner(
     for i, block in enumerate(content):
         if check_one_of(block.type, kinds, f"{path}[{i}].type") == "tool_reference":
             # All declared tools are in the prompt anyway, so the name is enough.
-            yield Text(_require(block.tool_name, f"{path}[{i}].tool_name"))
+            yield Text(require_value(block.tool_name, f"{path}[{i}].tool_name"))
         else:
             yield from _read_visible(block, f"{path}[{i}]")
 
@@ -372,9 +382,3 @@ def _drop_encrypted(value: object) -> object:
         if isinstance(value, list)
         else value
     )
-
-
-def _require(value: T | None, param: str) -> T:
-    if value is None:
-        raise missing_parameter(param)
-    return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -25,7 +24,7 @@ from ...core.message import (
     UploadedMedia,
 )
 from ...core.reasoning_details import ReasoningDetail, read_seal
-from ..field_errors import check_one_of, invalid_value, missing_parameter
+from ..field_errors import check_one_of, invalid_value, missing_parameter, require_value
 from ..media import read_base64, read_image_url, read_url
 from ..request_body import read_json_object
 from .wire import (
@@ -33,8 +32,6 @@ from .wire import (
     ChatToolCall,
     ChatWireMessage,
 )
-
-T = TypeVar("T")
 
 ROLES = ("developer", "system", "user", "assistant", "tool", "function")
 _ROLE_OF = {role.value: role for role in Role}
@@ -173,7 +170,7 @@ def _read_content(content: str | list[ChatContentPart | str] | None, path: str) 
         if isinstance(part, str):
             yield Text(part)
         elif part.type in TEXT_PARTS:
-            yield Text(_require(part.text, f"{path}[{i}].text"))
+            yield Text(require_value(part.text, f"{path}[{i}].text"))
         else:
             yield _read_part(part, f"{path}[{i}]")
 
@@ -185,41 +182,35 @@ def _read_part(part: ChatContentPart, part_path: str) -> Part:  # noqa: PLR0911 
     path = f"{part_path}.{part.type}"
     match check_one_of(part.type, PARTS, f"{part_path}.type"):
         case "refusal":
-            return Refusal(_require(part.refusal, path))
+            return Refusal(require_value(part.refusal, path))
         case "thinking":
-            return Reasoning(_require(part.thinking, path))
+            return Reasoning(require_value(part.thinking, path))
         case "image_url":
-            image = _require(part.image_url, path)
+            image = require_value(part.image_url, path)
             if isinstance(image, str):
                 return Image(read_image_url(image, path))
             if image.detail is not None:
                 check_one_of(image.detail, ("auto", "low", "high", "original"), f"{path}.detail")
             return Image(read_image_url(image.url, f"{path}.url"), image.detail)
         case "audio_url":
-            audio = _require(part.audio_url, path)
+            audio = require_value(part.audio_url, path)
             if isinstance(audio, str):
                 return Audio(read_url(audio, path))
             return Audio(read_url(audio.url, f"{path}.url"))
         case "input_audio":
-            input_audio = _require(part.input_audio, path)
+            input_audio = require_value(part.input_audio, path)
             format = check_one_of(input_audio.format, AUDIO_FORMATS, f"{path}.format")
             return Audio(read_base64(input_audio.data, f"audio/{format}", f"{path}.data"), format)
         case _:
-            file = _require(part.file, path)
+            file = require_value(part.file, path)
             if file.file_id:
                 return File(UploadedMedia(file.file_id), file.filename)
             return File(
                 read_base64(
-                    _require(file.file_data, f"{path}.file_data"), None, f"{path}.file_data"
+                    require_value(file.file_data, f"{path}.file_data"), None, f"{path}.file_data"
                 ),
                 file.filename,
             )
-
-
-def _require(value: T | None, param: str) -> T:
-    if value is None:
-        raise missing_parameter(param)
-    return value
 
 
 def _read_tool_call(call: ChatToolCall, path: str) -> ToolCall:

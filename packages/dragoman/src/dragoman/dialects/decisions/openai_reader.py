@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import msgspec
 from msgspec import Raw
 
@@ -18,7 +16,7 @@ from ...core.message import (
     ToolCall,
     ToolResult,
 )
-from ..field_errors import check_one_of, invalid_value, missing_parameter
+from ..field_errors import check_one_of, invalid_value, require_value
 from ..generation_fields import resolve_model
 from ..interfaces import GenerationCall, Header, ReaderOptions
 from ..media import read_image_url
@@ -33,8 +31,6 @@ from .openai_wire import (
 )
 from .openai_writer import OpenAIDecisionWriter
 from .questions import AnswerOption, Question, QuestionPart, build_request
-
-T = TypeVar("T")
 
 ID_PREFIX = "decision-"
 _QUESTION_TYPES = ("predicate", "choice", "score")
@@ -90,7 +86,7 @@ def _read_question(question: DecisionQuestion, path: str) -> Question:
         case "predicate":
             options = (AnswerOption("false"), AnswerOption("true"))
         case "choice":
-            choices = _require(question.choices, f"{path}.choices")
+            choices = require_value(question.choices, f"{path}.choices")
             if len({(type(choice.value), choice.value) for choice in choices}) < len(choices):
                 raise invalid_value(f"{path}.choices", "the values must differ")
             options = tuple(
@@ -99,7 +95,7 @@ def _read_question(question: DecisionQuestion, path: str) -> Question:
                 for choice in choices
             )
         case _:
-            levels = _require(question.levels, f"{path}.levels")
+            levels = require_value(question.levels, f"{path}.levels")
             options = tuple(AnswerOption(level.label, level.description) for level in levels)
     parts = tuple(part for part in instructions if isinstance(part, QuestionPart))
     return Question(parts, options)
@@ -119,23 +115,23 @@ def _read_items(items: list[DecisionItem]) -> tuple[Message, ...]:
 def _read_item(item: DecisionItem, path: str) -> Message:
     kind = check_one_of(item.type, _ITEM_TYPES, f"{path}.type")
     if kind == "message":
-        role = Role(check_one_of(_require(item.role, f"{path}.role"), _ROLES, f"{path}.role"))
+        role = Role(check_one_of(require_value(item.role, f"{path}.role"), _ROLES, f"{path}.role"))
         allowed = {
             Role.USER: _INPUT_PARTS,
             Role.ASSISTANT: ("output_text", "refusal"),
         }.get(role, ("input_text",))
-        content = _require(item.content, f"{path}.content")
+        content = require_value(item.content, f"{path}.content")
         return Message(role, _read_content(content, f"{path}.content", allowed))
-    call_id = _require(item.call_id, f"{path}.call_id")
+    call_id = require_value(item.call_id, f"{path}.call_id")
     if kind.endswith("_output"):
-        output = _require(item.output, f"{path}.output")
+        output = require_value(item.output, f"{path}.output")
         content = _read_content(output, f"{path}.output", ("input_text", "input_image"))
         parts = tuple(part for part in content if isinstance(part, Text | Image))
         return Message(Role.TOOL, (ToolResult(call_id, parts),))
     is_custom = kind == "custom_tool_call"
     field = "input" if is_custom else "arguments"
-    arguments = _require(item.input if is_custom else item.arguments, f"{path}.{field}")
-    name = _require(item.name, f"{path}.name")
+    arguments = require_value(item.input if is_custom else item.arguments, f"{path}.{field}")
+    name = require_value(item.name, f"{path}.name")
     if item.namespace:
         name = f"{item.namespace}.{name}"
     return Message(Role.ASSISTANT, (ToolCall(call_id, name, arguments, custom=is_custom),))
@@ -154,15 +150,15 @@ def _read_content(
 def _read_part(part: DecisionPart, path: str, allowed: tuple[str, ...]) -> Part:
     match check_one_of(part.type, allowed, f"{path}.type"):
         case "input_image":
-            url = _require(part.image_url, f"{path}.image_url")
+            url = require_value(part.image_url, f"{path}.image_url")
             detail = check_one_of(part.detail or "auto", _DETAILS, f"{path}.detail")
             return Image(read_image_url(url, f"{path}.image_url"), detail)
         case "input_json":
             return Text(_read_json(part.data, f"{path}.data"))
         case "refusal":
-            return Refusal(_require(part.refusal, f"{path}.refusal"))
+            return Refusal(require_value(part.refusal, f"{path}.refusal"))
         case _:
-            return Text(_require(part.text, f"{path}.text"))
+            return Text(require_value(part.text, f"{path}.text"))
 
 
 def _read_json(raw: Raw, path: str) -> str:
@@ -170,9 +166,3 @@ def _read_json(raw: Raw, path: str) -> str:
     if not isinstance(value, dict | list):
         raise invalid_value(path, "expected an object or an array of objects")
     return msgspec.json.encode(value).decode()
-
-
-def _require(value: T | None, path: str) -> T:
-    if value is None:
-        raise missing_parameter(path)
-    return value

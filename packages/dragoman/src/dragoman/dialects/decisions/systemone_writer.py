@@ -58,20 +58,21 @@ def _build_answer(
     kind: str, question: Question, probabilities: LabelProbabilities
 ) -> SystemOneAnswer:
     names = [option.name for option in question.options]
-    # This API has no refusal: without any label all options are equally likely, and the
-    # confidence is 0.
-    values = probabilities.values or (1 / len(names),) * len(names)
+    if not probabilities.values:
+        # This API has no refusal: all options are equally likely, with confidence 0.
+        uniform = (1 / len(names),) * len(names)
+        probabilities = msgspec.structs.replace(probabilities, values=uniform)
+    values = probabilities.values
     confidence = probabilities.confidence
     match kind:
         case "noul":
             return NoulAnswer(values[0], dict(zip(names, values, strict=True)), confidence)
         case "choice":
-            best = max(range(len(values)), key=values.__getitem__)
             by_name = dict(zip(names, values, strict=True))
-            return SystemOneChoice(names[best], by_name, confidence)
+            return SystemOneChoice(names[probabilities.best], by_name, confidence)
         case _:
             return SystemOneScore(
-                sum(index * value for index, value in enumerate(values)),
+                probabilities.expected_index,
                 {str(index): name for index, name in enumerate(names)},
                 {str(index): value for index, value in enumerate(values)},
                 confidence,

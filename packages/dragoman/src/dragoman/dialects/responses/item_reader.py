@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -26,7 +25,7 @@ from ...core.message import (
     UploadedMedia,
 )
 from ...core.request import Conversation, GenerateRequest
-from ..field_errors import abbreviate, check_one_of, invalid_value, missing_parameter
+from ..field_errors import abbreviate, check_one_of, invalid_value, missing_parameter, require_value
 from ..media import read_base64, read_image_url, read_url
 from ..request_body import BodySchema, ParsedBody, prefix_param, read_json_object
 from ..sealing import Purpose, SealingKey, VerificationMode, unpack_reasoning
@@ -105,8 +104,6 @@ def apply_summary(summary: str, messages: Sequence[Message]) -> list[Message]:
         else remaining
     )
 
-
-T = TypeVar("T")
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 COMPACTION_TRIGGER = "compaction_trigger"
@@ -221,7 +218,7 @@ class ItemReader:
             case "reasoning":
                 return self._read_reasoning(item, path)
             case "compaction":
-                sealed = _require(item.encrypted_content, f"{path}.encrypted_content")
+                sealed = require_value(item.encrypted_content, f"{path}.encrypted_content")
                 key = self._sealing_key
                 summary = None if key is None else key.unseal(Purpose.COMPACTION, sealed)
                 # A summary replaces all that the assistant wrote before, so unlike
@@ -328,7 +325,7 @@ def _read_call(item: WireItem, path: str) -> ItemCall:
 def _read_result(item: WireItem, path: str) -> ToolResult | FreeOutput:
     if not item.call_id and not item.name:
         raise missing_parameter(f"{path}.call_id")
-    content = _read_output(_require(item.output, f"{path}.output"), f"{path}.output")
+    content = _read_output(require_value(item.output, f"{path}.output"), f"{path}.output")
     if item.call_id:
         return ToolResult(item.call_id, content)
     return FreeOutput(item.name or "", item.namespace, content)
@@ -426,10 +423,10 @@ def _read_content(content: WireContent | None, path: str) -> Iterator[Part]:
 
 
 def _read_part(part: ResponsesContentPart, path: str) -> Part:
-    kind = check_one_of(_require(part.type, f"{path}.type"), PART_TYPES, f"{path}.type")
+    kind = check_one_of(require_value(part.type, f"{path}.type"), PART_TYPES, f"{path}.type")
     match kind:
         case "refusal":
-            return Refusal(_require(part.refusal, f"{path}.refusal"))
+            return Refusal(require_value(part.refusal, f"{path}.refusal"))
         case "input_image":
             return _read_image(part, path)
         case "input_file":
@@ -439,16 +436,16 @@ def _read_part(part: ResponsesContentPart, path: str) -> Part:
                 file = read_url(part.file_url, f"{path}.file_url")
             else:
                 file = read_base64(
-                    _require(part.file_data, f"{path}.file_data"), None, f"{path}.file_data"
+                    require_value(part.file_data, f"{path}.file_data"), None, f"{path}.file_data"
                 )
             return File(file, part.filename)
         case "input_audio":
             path = f"{path}.input_audio"
-            audio = _require(part.input_audio, path)
+            audio = require_value(part.input_audio, path)
             format = check_one_of(audio.format, AUDIO_FORMATS, f"{path}.format")
             return Audio(read_base64(audio.data, f"audio/{format}", f"{path}.data"), format)
         case _:
-            return Text(_require(part.text, f"{path}.text"))
+            return Text(require_value(part.text, f"{path}.text"))
 
 
 def read_tools(item: WireItem, path: str) -> list[ResponsesWireTool]:
@@ -490,12 +487,6 @@ def read_arguments(raw: Raw, param: str) -> str:
         raise invalid_value(param, "expected a string") from None
 
 
-def _require(value: T | None, param: str) -> T:
-    if value is None:
-        raise missing_parameter(param)
-    return value
-
-
 def _read_image(part: ResponsesContentPart, path: str) -> Image:
     """Read an image; Chat's form, an object with a url, is accepted too."""
     url = part.image_url
@@ -505,4 +496,4 @@ def _read_image(part: ResponsesContentPart, path: str) -> Image:
     detail = check_one_of(detail or "auto", ("auto", "low", "high", "original"), f"{path}.detail")
     if url is not None:
         return Image(read_image_url(url, f"{path}.image_url"), detail)
-    return Image(UploadedMedia(_require(part.file_id, f"{path}.image_url")), detail)
+    return Image(UploadedMedia(require_value(part.file_id, f"{path}.image_url")), detail)
