@@ -42,9 +42,15 @@ CHANGELOG_ARGS ?= --draft --version next
 
 BIN := $(VENV)/bin
 PACKAGES := $(sort $(wildcard packages/*/pyproject.toml))
-# A package before those that depend on it, as pip resolves nothing with --no-deps.
-EDITABLE := $(PACKAGES:%/pyproject.toml=-e %)
+# What serves; the others need pytest.
+SERVING := $(filter-out packages/pytest-dragoman/%,$(PACKAGES))
+# Folders. A package before those that depend on it, as pip resolves nothing with --no-deps.
+EDITABLE := $(PACKAGES:%/pyproject.toml=%)
 PARALLEL := -n $(TEST_WORKERS) --dist worksteal
+# The default tests wait for processes and sockets a third of their time: one worker more than
+# cores. Those with large libraries compute.
+CORES := $(shell nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
+WAITING := -n $(TEST_WORKERS:auto=$(shell expr $(CORES) + 1)) --dist worksteal
 DEFAULT_MARKS := not (torch or mlx or vllm or llamacpp or ray or clients or long)
 LONG_MARKS := (hypothesis or long) and not (torch or mlx or vllm or llamacpp or ray or clients)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -75,7 +81,7 @@ serve: $(VENV)/.serve
 	@exec $(BIN)/dragoman serve $(SERVE_ARGS)
 
 test: $(VENV)/.test
-	$(BIN)/pytest $(PARALLEL) -m "$(DEFAULT_MARKS)" $(TEST_ARGS)
+	$(BIN)/pytest $(WAITING) -m "$(DEFAULT_MARKS)" $(TEST_ARGS)
 
 test-long: $(VENV)/.test
 	$(BIN)/pytest $(PARALLEL) -m "$(LONG_MARKS)" --hypothesis-profile=$(LONG_PROFILE) $(TEST_ARGS)
@@ -149,9 +155,9 @@ lock:
 		-o requirements/check.lock
 	$(COMPILE) $(PACKAGES) requirements/build.in $(TESTED) --group test \
 		-c requirements/check.lock -o requirements/test.lock
-	$(COMPILE) $(PACKAGES) requirements/build.in -c requirements/check.lock -o requirements/serve.lock
+	$(COMPILE) $(SERVING) requirements/build.in -c requirements/check.lock -o requirements/serve.lock
 	$(COMPILE) requirements/build.in -c requirements/check.lock -o requirements/build.lock
-	$(COMPILE) $(PACKAGES) $(IMAGE) -c requirements/check.lock -o requirements/image.lock
+	$(COMPILE) $(SERVING) $(IMAGE) -c requirements/check.lock -o requirements/image.lock
 	$(COMPILE) --group docs -c requirements/check.lock -o requirements/docs.lock
 	$(COMPILE) --group release -c requirements/check.lock -o requirements/release.lock
 	$(COMPILE) --group audit -o requirements/audit.lock
@@ -162,6 +168,7 @@ clean:
 
 # Each lock includes the previous one in the same versions, so installing the later one is enough.
 
+$(VENV)/.serve: EDITABLE := $(SERVING:%/pyproject.toml=%)
 $(VENV)/.serve: requirements/serve.lock
 	$(INSTALL)
 	@touch $@
@@ -191,7 +198,13 @@ define INSTALL
 @echo "Installing the $$(grep -c '^[A-Za-z0-9].*==' $<) packages of $< into $(VENV) (a minute or two the first time) ..."
 @sh requirements/pip_install.sh $(BIN)/python --require-hashes -r $<
 @echo "Installing dragoman into $(VENV) ..."
-@sh requirements/pip_install.sh $(BIN)/python --no-deps --no-build-isolation $(EDITABLE)
+@# Not what an earlier lock's target has installed.
+@for folder in $(EDITABLE); do \
+	[ "$(VENV)/.editable/$$folder" -nt "$$folder/pyproject.toml" ] || set -- "$$@" -e "$$folder"; \
+done; \
+[ $$# -eq 0 ] || sh requirements/pip_install.sh $(BIN)/python --no-deps --no-build-isolation "$$@"
+@mkdir -p $(VENV)/.editable/packages
+@touch $(EDITABLE:%=$(VENV)/.editable/%)
 endef
 
 $(VENV)/.made:
@@ -225,17 +238,21 @@ $(VENV)/ray/.made: requirements/ray.txt $(VENV)/.check
 	@sh requirements/pip_install.sh $(@D)/bin/python --no-deps -r $<
 	@touch $@
 
-# In two parts, as pip finds no versions of all clients at once. The generator of clients has
-# an environment of its own within, because its versions fit no other client.
+# In two parts, as pip finds no versions of all clients at once. The generator of clients and
+# Google's ADK have environments of their own within, because their versions fit no other client.
 GENERATOR := openapi-python-client
+ADK := google-adk
 SECOND := langchain-ollama|litellm|ollama|openapi-spec-validator|schemathesis
 $(VENV)/clients/.made: requirements/clients.txt $(VENV)/constraints.txt $(VENV)/engines/.made
 	@sh requirements/make_layer.sh $(VENV)/engines/bin/python $(@D)
-	@grep -vE '^(#|($(GENERATOR)|$(SECOND))=)' $< > $(@D)/first.txt
+	@grep -vE '^(#|($(GENERATOR)|$(ADK)|$(SECOND))=)' $< > $(@D)/first.txt
 	@grep -E '^($(SECOND))=' $< > $(@D)/second.txt
 	@grep -E '^$(GENERATOR)=' $< > $(@D)/generator.txt
 	@sh requirements/pip_install.sh $(@D)/bin/python --constraint $(VENV)/constraints.txt -r $(@D)/first.txt
 	@sh requirements/pip_install.sh $(@D)/bin/python --constraint $(VENV)/constraints.txt -r $(@D)/second.txt
 	@sh requirements/make_venv.sh $(BIN)/python $(@D)/openapi
 	@sh requirements/pip_install.sh $(@D)/openapi/bin/python -r $(@D)/generator.txt
+	@grep -E '^$(ADK)=' $< > $(@D)/adk.txt
+	@sh requirements/make_venv.sh $(BIN)/python $(@D)/adk
+	@sh requirements/pip_install.sh $(@D)/adk/bin/python -r $(@D)/adk.txt
 	@touch $@

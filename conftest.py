@@ -36,6 +36,7 @@ import httpcore2
 import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.internal.conjecture import providers
 from hypothesis.strategies import none
 
 UNSTABLE = "unstable"
@@ -101,17 +102,27 @@ def share_certificates() -> Generator[None]:
 def pytest_collection() -> Generator[None, object, object]:
     """Keep what the collection makes out of garbage collections, which would walk
     thousands of tests each time.
+
+    The quick profile draws no constants of the source. Hypothesis would look for them
+    in all modules that are imported, for seconds in each worker, first at the end of
+    the collection, and examples would depend on what a worker has imported by then.
     """
+    if settings.get_current_profile_name() == "quick":
+        setattr(providers, "is_local_module_file", _has_no_constants)  # noqa: B010 - not exported
+    # Before the collection, since Hypothesis walks all objects once, and before they are
+    # frozen: it warns of its own generator of random numbers if what holds it is.
+    _draw_nothing()
     gc.disable()
     result = yield
-    # Hypothesis warns of its own generator of random numbers if what holds it is frozen.
-    _draw_nothing()
-    gc.collect()
     gc.freeze()
     # With the default of 700 objects, a twentieth of the tests' time is collections.
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
     return result
+
+
+def _has_no_constants(_: str) -> bool:
+    return False
 
 
 @settings(max_examples=1)

@@ -51,6 +51,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tests/mutants.py", ("check", "mutants")),
     ("packages/dragoman-check/*", (*TESTS, "engines", "vllm")),
     ("packages/dragoman-sim/*", (*TESTS, "vllm", "bench")),
+    ("packages/pytest-dragoman/*", TESTS),
 )
 """The first pattern that matches a path counts; `*` matches `/` too."""
 

@@ -15,12 +15,14 @@ simulations, and repeats that, since other constants make other steps.
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import math
 import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -550,13 +552,89 @@ def build_table(errors: Errors) -> list[str]:
     return lines
 
 
+class Published(Struct, frozen=True):
+    """What the authors of another simulator, or of a comparison, publish for a row.
+
+    predicted: seconds.
+    """
+
+    simulator: str
+    id: str
+    predicted: Mapping[Metric, float]
+
+
+def load_published() -> list[Published]:
+    columns: Mapping[Metric, str] = {"e2e": "e2e_mean", "ttft": "ttft_mean", "tpot": "itl_mean"}
+    with (DATA / "public-runs/predictions.csv").open(encoding="utf-8") as lines:
+        return [
+            Published(
+                line["simulator"],
+                line["id"],
+                {metric: float(line[column]) / 1e3 for metric, column in columns.items()},
+            )
+            for line in csv.DictReader(lines)
+        ]
+
+
+SIMULATORS: Mapping[str, str] = {
+    "blis-evolved": "BLIS, trained on this cluster",
+    "aiconfigurator": "AIConfigurator",
+    "blis-roofline": "BLIS, roofline",
+    "llm-optimizer": "LLM-Optimizer",
+    "vidur": "Vidur",
+}
+
+
+def build_comparison(fitted: Errors, held_out: Errors, published: Sequence[Published]) -> list[str]:
+    """Build the Markdown table of other simulators' errors and of ours on exactly the
+    rows that they predict: for each metric median absolute error and bias, in per cent.
+    """
+    metrics = LOADS["decode"]
+    rows = {row.name: row for row, _ in fitted if row.load == "decode"}
+    ours = (
+        ("our fit", {row.name: errors for row, errors in fitted}),
+        ("our held-out fit", {row.name: errors for row, errors in held_out}),
+    )
+    lines = ["| model | rows | predicted by | e2e | ttft | tpot |", "| --- " * 6 + "|"]
+    for kind, simulator in product(("dense", "mixture of experts"), SIMULATORS):
+        chosen = [
+            each for each in published if (each.simulator, rows[each.id].kind) == (simulator, kind)
+        ]
+        if not chosen:
+            continue
+        theirs: list[Mapping[Metric, float]] = [
+            {
+                metric: each.predicted[metric] / rows[each.id].measured[metric] - 1
+                for metric in metrics
+            }
+            for each in chosen
+        ]
+        lines.append(f"| {kind} | {len(chosen)} | {SIMULATORS[simulator]} | {_cells(theirs)} |")
+        lines += [
+            f"| | | {name} | {_cells([errors[each.id] for each in chosen])} |"
+            for name, errors in ours
+        ]
+    return lines
+
+
+def _cells(found: Sequence[Mapping[Metric, float]]) -> str:
+    columns = (np.array([errors[metric] for errors in found]) for metric in LOADS["decode"])
+    return " | ".join(
+        f"{100 * np.median(np.abs(values)):.1f} ({100 * np.median(values):+.1f})"
+        for values in columns
+    )
+
+
 def write_tables(rows: Sequence[Row]) -> None:
+    fitted = predict_rows(rows)
+    held_out = predict_held_out(rows, 6)
     text = PAGE.read_text(encoding="utf-8")
-    for name, errors in (
-        ("roofline", predict_rows(rows)),
-        ("roofline-held-out", predict_held_out(rows, 6)),
+    for name, lines in (
+        ("roofline", build_table(fitted)),
+        ("roofline-held-out", build_table(held_out)),
+        ("roofline-published", build_comparison(fitted, held_out, load_published())),
     ):
-        table = "\n".join(build_table(errors))
+        table = "\n".join(lines)
         text = re.sub(
             rf"(<!-- {name}: begin -->\n).*?(<!-- {name}: end -->)",
             lambda match, table=table: f"{match[1]}{table}\n{match[2]}",

@@ -31,7 +31,6 @@ from dragoman_check.load.workload_generators import (
 )
 from dragoman_sim.engine.engine_core import EngineCore
 from dragoman_sim.engine.latency import StepLoad, StepTime
-from dragoman_sim.engine.prior import Prior
 from dragoman_sim.engine.profile import (
     PROFILES_DIR,
     SUFFIX,
@@ -51,6 +50,7 @@ from dragoman_sim.lab.gpus import find_gpu
 from dragoman_sim.lab.latency_fit import fit, simulate
 from dragoman_sim.lab.measured_windows import CONTEXT, PAIRS, TOKENS
 from dragoman_sim.lab.model_shape import load_model_shape
+from dragoman_sim.lab.prior import Prior, predict_prior, read_prior
 from dragoman_sim.lab.replay import replay
 from dragoman_sim.lab.roofline import Parallelism, predict_profile
 
@@ -214,9 +214,14 @@ def ablations() -> None:
         f"|{' --- |' * len(RUNS)}"
     )
     for name, change in ABLATIONS.items():
-        _ablated(name, [_without(run, get_profile(run).prior, change) for run in RUNS])
+        _ablated(
+            name, [_without(run, predict_prior(run.hardware, run.model), change) for run in RUNS]
+        )
     for name, columns in TERMS.items():
-        _ablated(name, [_without(run, get_profile(run).prior, {}, columns) for run in RUNS])
+        _ablated(
+            name,
+            [_without(run, predict_prior(run.hardware, run.model), {}, columns) for run in RUNS],
+        )
     _ablated("no hardware parameters", [_without(run, Prior(), {}) for run in RUNS])
 
 
@@ -275,7 +280,7 @@ def comparison() -> None:
             engine=predicted.engine if known is None else known.engine,
             source=name,
             fitted_ids={timing.id for timing in measured[:FITTED]},
-            prior=predicted.expert_prior,
+            prior=read_prior(predicted),
         )
         _compared(name, "fitted", compare(measured[FITTED:], _serve(fitted, workload)[FITTED:]))
 

@@ -37,10 +37,13 @@ BOUNDS = {"memory": 0.05, "descriptors": 0.0, "threads": 0.0}
 what is in flight.
 """
 SLACK = {"memory": 8 * 2**20, "descriptors": 2, "threads": 2}
-LAG_P99 = 0.25
-"""Seconds that `GET /health` may take at the 99th percentile, on a machine that also
-runs the clients.
+LAG_P99 = 3.0
+"""Times the delay of this script's own timers that `GET /health` may take at the 99th
+percentile. Both wait for the same processors, on which the clients and other programs
+run.
 """
+SLACK_P99 = 0.25
+"""Seconds that it may take in addition: a step of the model, and the way there and back."""
 CLIENTS = 6
 WORDS = (
     "the",
@@ -70,6 +73,7 @@ class Sample:
     descriptors: int
     threads: int
     lag: float
+    own_lag: float
 
 
 def find_processes(pid: int) -> list[int]:
@@ -83,13 +87,14 @@ def read_memory(pid: int) -> int:
     return int(_read_status(pid)["VmRSS"].split()[0]) * 1024
 
 
-def measure(pids: list[int], lag: float) -> Sample:
+def measure(pids: list[int], lag: float, own_lag: float) -> Sample:
     """Of processes under Linux, in total."""
     return Sample(
         sum(map(read_memory, pids)),
         sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids),
         sum(int(_read_status(pid)["Threads"]) for pid in pids),
         lag,
+        own_lag,
     )
 
 
@@ -188,11 +193,14 @@ async def watch(http: httpx2.AsyncClient, pid: int, begin: float, until: float) 
     first = time.monotonic()
     minute = 0
     while time.monotonic() < until:
+        due = time.monotonic() + 0.01
+        await asyncio.sleep(0.01)
         started = time.monotonic()
+        own_lag = started - due
         await http.get("/health")
         lag = time.monotonic() - started
         if started >= begin:
-            samples.append(measure(pids, lag))
+            samples.append(measure(pids, lag, own_lag))
         if started - first >= 60 * minute:
             memory = ", ".join(f"{read_memory(pid) / 1e6:.1f}" for pid in pids)
             print(f"minute {minute}: resident {memory} MB", flush=True)
@@ -219,17 +227,25 @@ def report(samples: list[Sample], counts: Counter[str]) -> list[str]:
         )
         print(f"slope        {fit.slope * 3600:+.1f} MB per hour in all processes")
     lags = sorted(sample.lag for sample in samples)
-    p99 = lags[min(len(lags) - 1, int(len(lags) * 0.99))]
+    p99 = find_p99(lags)
+    own_p99 = find_p99(sorted(sample.own_lag for sample in samples))
     drift = statistics.median(s.lag for s in samples[-third:]) / statistics.median(
         s.lag for s in samples[:third]
     )
     print(
         f"health       p50 {statistics.median(lags) * 1000:.1f} ms, p99 {p99 * 1000:.1f} ms, "
-        f"drift x{drift:.2f}"
+        f"drift x{drift:.2f}; own timers p99 {own_p99 * 1000:.1f} ms"
     )
-    if p99 > LAG_P99:
-        wrong.append(f"GET /health took {p99 * 1000:.0f} ms at the 99th percentile")
+    if p99 > LAG_P99 * own_p99 + SLACK_P99:
+        wrong.append(
+            f"GET /health took {p99 * 1000:.0f} ms at the 99th percentile, own timers "
+            f"{own_p99 * 1000:.0f} ms"
+        )
     return wrong
+
+
+def find_p99(ordered: list[float]) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
 
 
 async def soak(port: int, pid: int, minutes: float, clients: int) -> list[str]:

@@ -50,6 +50,7 @@ ASIDE: Sequence[tuple[str, str]] = (
     ("dragoman_check", "checker, load driver"),
     ("dragoman_cli", "runs the commands"),
     ("dragoman_http", "client for streams"),
+    ("pytest_dragoman", "tests of clients"),
     ("testing", "for others' tests"),
     ("ui", "files of the page"),
 )

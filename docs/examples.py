@@ -87,6 +87,7 @@ DECODING: dict[str, Any] = {
 }
 SHARED: dict[str, Any] = {
     **DECODING,
+    "cache_hit_threshold": 0.5,
     "session_id": "session-1",
     "model": "another",
     "stream": True,
@@ -163,6 +164,8 @@ RESPONSES: dict[str, Any] = {
     "metadata": {"a": "b"},
     "user": "me",
     "safety_identifier": "me",
+    "background_options": {"completion_window": "soonest"},
+    "prompt_cache_options": {"mode": "explicit"},
     "prompt_cache_key": "k",
     "service_tier": "priority",
     "stop": ["END"],
@@ -191,6 +194,8 @@ MESSAGES: dict[str, Any] = {
     "stream": True,
     "stop_sequences": ["END"],
     "metadata": {"user_id": "me"},
+    "diagnostics": {"previous_message_id": "msg_1"},
+    "mcp_servers": [{"type": "url", "name": "weather", "url": "https://mcp.example.com/mcp"}],
     "service_tier": "standard_only",
 }
 
@@ -209,11 +214,13 @@ reaches an engine.
 READ_ONLY: dict[str, frozenset[str]] = {
     "chat": frozenset({"metadata", "store", "verbosity"}),
     "completions": frozenset({"metadata"}),
-    "responses": frozenset({"max_tool_calls", "stream_options"}),
-    "messages": frozenset({"cache_control", "metadata", "service_tier"}),
+    "responses": frozenset(
+        {"background_options", "max_tool_calls", "prompt_cache_options", "stream_options"}
+    ),
+    "messages": frozenset({"cache_control", "diagnostics", "metadata", "service_tier"}),
 }
-"""Of no effect on the answer, as the tables say: that they are read shows when a wrong
-value is refused.
+"""Of no effect on the answer to a request by itself: that they are read shows when a
+wrong value is refused.
 """
 
 

@@ -21,6 +21,7 @@ from click.testing import CliRunner
 from examples import DIALECTS, REFUSES, body
 from msgspec.structs import replace
 
+from dragoman.commands.agent_setups import AGENTS
 from dragoman.commands.foreign_flags import ASK_FLAGS, SERVE_FLAGS
 from dragoman.core.capabilities import Capabilities, Feature
 from dragoman.core.errors import ContextTooLong, DragomanError, MethodNotAllowed, RequestError
@@ -453,6 +454,22 @@ def metrics() -> Iterable[str]:
         yield f"| `{metric.name}` | {metric.type} | {labels} | {metric.text} |"
 
 
+def agents() -> Iterable[str]:
+    clients = DOCS.parent / "tests/clients"
+    package = json.loads((clients / "node/package.json").read_text())
+    versions = {**package["dependencies"], **package["optionalDependencies"]}
+    runs = json.loads((clients / "agent_runs.json").read_text())
+    yield "| `launch` | agent | version | API | edits the file by |"
+    yield "| --- | --- | --- | --- | --- |"
+    for name, agent in AGENTS.items():
+        run = runs[name]
+        version = run.get("version") or versions[agent.install.rpartition(" ")[2]]
+        edit = f"`{run['calls'][-1][0]}`" if "calls" in run else "its text"
+        page = DOCS / "agents" / f"{agent.title.lower().replace(' ', '-')}.md"
+        target = page.name if page.exists() else f"other-agents.md#{page.stem}"
+        yield f"| `{name}` | [{agent.title}]({target}) | {version} | {agent.api} | {edit} |"
+
+
 TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "chat": lambda: parameters("chat"),
     "completions": lambda: parameters("completions"),
@@ -465,6 +482,8 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "score": lambda: parameters("score"),
     "decisions": lambda: parameters("decisions"),
     "systemone": lambda: parameters("systemone"),
+    "llama_cpp_completion": lambda: parameters("llama_cpp_completion"),
+    "llama_cpp_infill": lambda: parameters("llama_cpp_infill"),
     "generate": lambda: parameters("generate"),
     "sampling_params": lambda: parameters("sampling_params"),
     "sglang": lambda: parameters("sglang"),
@@ -477,8 +496,14 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "ollama_embed": lambda: parameters("ollama_embed"),
     "ollama_embeddings": lambda: parameters("ollama_embeddings"),
     "ollama_model": lambda: parameters("ollama_model"),
+    "gemini": lambda: parameters("gemini"),
+    "gemini_config": lambda: parameters("gemini_config"),
+    "gemini_count": lambda: parameters("gemini_count"),
+    "gemini_embed": lambda: parameters("gemini_embed"),
+    "gemini_batch_embed": lambda: parameters("gemini_batch_embed"),
     "tokenize": lambda: parameters("tokenize"),
     "detokenize": lambda: parameters("detokenize"),
+    "agents": agents,
     "engines": engines,
     "routes": routes,
     "settings": settings,

@@ -30,6 +30,7 @@ OUTSIDE: Mapping[str, str] = {
     "packages/dragoman-check/README.md": "packages/dragoman-check.md",
     "packages/dragoman-cli/README.md": "packages/dragoman-cli.md",
     "packages/dragoman-http/README.md": "packages/dragoman-http.md",
+    "packages/pytest-dragoman/README.md": "packages/pytest-dragoman.md",
 }
 """Pages of the repository, with their names in the site."""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")

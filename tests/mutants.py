@@ -214,7 +214,7 @@ MUTANTS = (
         'the content of a response with only tool calls is "" in the stream, but null in the '
         "object",
         "packages/dragoman/src/dragoman/dialects/chat/writer.py",
-        'b\',"content":""\' if self._is_vllm else b""',
+        'b\',"content":""\' if self._is_vllm or self._ends_empty else b""',
         'b\',"content":""\'',
         (CHAT,),
         quick=True,
@@ -349,8 +349,8 @@ MUTANTS = (
     Mutant(
         "the number of connections is unlimited",
         "packages/dragoman/src/dragoman/http/server_connection.py",
-        "        if not self._context.admit(self._address):\n",
-        "        if not self._context.admit(self._address) and not self._address:\n",
+        "        if not self._context.admit(self, self._address):\n",
+        "        if not self._context.admit(self, self._address) and not self._address:\n",
         ("packages/dragoman/tests/hardening/test_connections.py",),
     ),
     Mutant(
@@ -750,7 +750,8 @@ MUTANTS = (
     Mutant(
         "all callers share one queue: keys do not get fair shares of the engine",
         "packages/dragoman/src/dragoman/serving/tenancy.py",
-        "        return QueueShare(owner, 1.0 if tenant is None else tenant.weight)\n",
+        "        return QueueShare(owner, 1.0 if tenant is None else tenant.weight, "
+        "self._threads)\n",
         "        return ONE_QUEUE\n",
         ("packages/dragoman/tests/hardening/test_fairness.py",),
     ),
@@ -767,16 +768,15 @@ MUTANTS = (
     Mutant(
         "each body has a size limit, but not all of them together (vLLM CVE-2025-48956)",
         "packages/dragoman/src/dragoman/serving/body_memory.py",
-        "        if size > self._reserved and used_by_others and used_by_others + size > "
-        "budget.limit:\n",
-        "        if used_by_others < 0:\n",
+        "        if growth > 0 and not is_alone and not budget.can_grow(self.owner, growth):\n",
+        "        if budget.used < 0:\n",
         ("packages/dragoman/tests/hardening/test_body_sizes.py",),
     ),
     Mutant(
         "tokenizing a megabyte blocks all other requests: the library holds the GIL",
         "packages/dragoman/src/dragoman/prompts/hf_tokenizer.py",
-        "        if len(text) > MAX_UNSHARED_CHARS:\n",
-        "        if len(text) < 0:\n",
+        "            if len(text) > MAX_UNSHARED_CHARS:\n",
+        "            if len(text) < 0:\n",
         ("packages/dragoman/tests/hardening/test_big_prompts.py",),
     ),
     Mutant(
@@ -975,8 +975,8 @@ MUTANTS = (
     Mutant(
         "a fetched prompt waits behind one that waits for its blocks: deadlock",
         "packages/dragoman-sim/src/dragoman_sim/engine/scheduler.py",
-        "if self._ready_to_resume and not self._resume_fetched(step, loras):",
-        "if not self._waiting and not self._resume_fetched(step, loras):",
+        "if (self._ready_to_resume and not self._resume_fetched(step, loras)) or (",
+        "if (not self._waiting and not self._resume_fetched(step, loras)) or (",
         (f"{SIMULATOR}/test_disaggregation.py",),
     ),
     Mutant(
@@ -990,8 +990,8 @@ MUTANTS = (
     Mutant(
         "a freed block without contents is evicted after cached ones",
         "packages/dragoman-sim/src/dragoman_sim/engine/block_pool.py",
-        "free.move_to_end(block, last=False)",
-        "free.move_to_end(block)",
+        "self._free.extendleft(reversed(unhashed))",
+        "self._free.extend(reversed(unhashed))",
         (f"{SIMULATOR}/test_blocks.py",),
     ),
     Mutant(
@@ -1056,8 +1056,8 @@ MUTANTS = (
     Mutant(
         "an upstream's error about our API key is forwarded to clients, including the key",
         "packages/dragoman/src/dragoman/engines/upstream/errors.py",
-        "if status in (401, 402, 403, 407) or 300 <= status < 400:",
-        "if 300 <= status < 400:",
+        "if status in (401, 402, 403, 407) or error.type == _KEY_INVALID or 300 <= status < 400:",
+        "if error.type == _KEY_INVALID or 300 <= status < 400:",
         (UPSTREAM,),
     ),
     # The chat writer.
@@ -1065,7 +1065,7 @@ MUTANTS = (
         "the stream does not start with role chunks: choices appear as their text arrives "
         "(LightLLM, vLLM)",
         "packages/dragoman/src/dragoman/dialects/chat/writer.py",
-        'return b"" if self._awaits_prompt else self._render_roles(None)',
+        'return b"" if self._awaits_prompt or self._ends_empty else self._render_roles(None)',
         'return b""',
         (CHAT,),
     ),
@@ -1861,9 +1861,9 @@ MUTANTS = (
     ),
     Mutant(
         "Ollama's clients, which ignore done_reason, execute a call with truncated arguments",
-        "packages/dragoman/src/dragoman/dialects/ollama/writer.py",
-        "    if is_cut_off and not _is_object(arguments):\n",
-        "    if is_cut_off and not arguments:\n",
+        "packages/dragoman/src/dragoman/dialects/tool_input.py",
+        "    if is_incomplete and not _is_object(arguments):\n",
+        "    if is_incomplete and not arguments:\n",
         ("packages/dragoman/tests/laws/test_ollama.py",),
         quick=True,
     ),

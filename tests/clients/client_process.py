@@ -25,8 +25,16 @@ machine.
 
 def needs(*modules: str) -> pytest.MarkDecorator:
     """Skip with a reason if a client is not installed."""
-    missing = [module for module in modules if find_spec(module) is None]
+    missing = [module for module in modules if _is_missing(module)]
     return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
+
+
+def _is_missing(module: str) -> bool:
+    try:
+        return find_spec(module) is None
+    except ModuleNotFoundError:
+        # The package around it is not installed.
+        return True
 
 
 @contextmanager
@@ -49,13 +57,27 @@ MODELS = """models:
 """If a client sets no temperature, `tiny` gives the same answer each time."""
 
 
-def run_trials(folder: Path, *command: str) -> Results:
+def run_trials(folder: Path, *command: str, options: str = "") -> Results:
     """Return a client program's results, one JSON line per trial, against a server of
     `scripted` and `tiny`.
+
+    options: further options of the server.
     """
+    with serving_both(folder, options) as address:
+        return run_at(address, folder, *command)
+
+
+@contextmanager
+def serving_both(folder: Path, options: str = "") -> Generator[str]:
+    """Serve `scripted` and `tiny`, and yield the address."""
     (folder / "models.yaml").write_text(MODELS)
-    with serving("--config models.yaml --store memory", folder) as address:
-        output = run(folder, *command, address)
+    with serving(f"--config models.yaml --store memory {options}", folder) as address:
+        yield address
+
+
+def run_at(address: str, folder: Path, *command: str) -> Results:
+    """Return a client program's results against the server at an address."""
+    output = run(folder, *command, address)
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return {line.pop("name"): line for line in lines}
 

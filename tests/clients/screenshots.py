@@ -4,6 +4,7 @@ Chromium.
 
 from __future__ import annotations
 
+import json
 import tempfile
 import threading
 from collections.abc import Generator
@@ -16,12 +17,33 @@ from .client_process import serving
 from .devtools import Page, browsing
 from .test_ui import BOTH_ANSWERED, TOOLS, ask, open_view, set_up
 
+ANSWER = """Use `sorted` for a new list, and `list.sort` to sort **in place**:
+
+```python
+names = ["Ada", "Grace", "Alan"]
+print(sorted(names))
+names.sort(key=len, reverse=True)
+```
+
+| Function | Returns | Sorts in place |
+|:---------|:--------|:--------------:|
+| `sorted(x)` | a new list | no |
+| `x.sort()` | `None` | yes |
+
+- Both take *O(n log n)* comparisons, and fewer if parts are in order.
+- Both are stable: see [Sorting techniques](https://docs.python.org/3/howto/sorting.html).
+"""
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as name, browsing(Path(name)) as page:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
+        browsing(Path(name)) as page,
+    ):
+        with _serve(Path(name) / "scripted", "scripted --directives") as address:
+            _draw_markdown(page, address)
         with _serve(Path(name) / "tiny", "tiny --seed 1") as address:
             _draw_chat(page, address)
         with _serve(
@@ -43,17 +65,17 @@ def _save(page: Page, name: str) -> None:
 
 
 def _draw_chat(page: Page, address: str) -> None:
-    page.resize(1200, 720)
+    page.resize(1280, 800)
     set_up(page, address, temperature="0", tools=TOOLS)
     ask(page, "What is the weather in Rome?")
     page.fill("form.group .code", '{"temperature": 24}')
     page.click("button", "Send result")
     page.wait("document.querySelectorAll('.turn > .meta').length === 2")
     _save(page, "chat")
-    page.click("button", "New")
+    page.click("button", "New conversation")
     set_up(page, address, temperature="0", effort="high", system="Answer briefly.")
     ask(page, "What is 123 * 45?")
-    page.click("button", "Retry")
+    page.click("button", "Regenerate")
     page.wait("document.body.innerText.includes('2/2') && document.querySelector('.turn > .meta')")
     page.click("button", "Tokens")
     page.wait("document.querySelectorAll('.tokens').length === 2")
@@ -66,8 +88,30 @@ def _draw_chat(page: Page, address: str) -> None:
     page.wait(BOTH_ANSWERED)
     page.evaluate("document.querySelector('.columns').scrollIntoView()")
     _save(page, "wire")
-    page.click("[role=tab]", "Chat")
-    page.resize(390, 780, dark=True, mobile=True)
+
+
+def _draw_markdown(page: Page, address: str) -> None:
+    page.resize(1280, 800)
+    set_up(page, address)
+    # The reply is scripted, and the message shown is another.
+    page.evaluate(
+        "(() => { const real = fetch; window.fetch = (url, options) => real(url, options.body ?"
+        " {...options, body: JSON.stringify({...JSON.parse(options.body), messages: [{role:"
+        f" 'user', content: {json.dumps(f'[[say {json.dumps(ANSWER)}]]')}}}]}})}} : options); }})()"
+    )
+    ask(page, "How do I sort a list in Python, and how fast is it?")
+    page.evaluate("document.querySelector('.log').scrollTop = 0")
+    _save(page, "markdown")
+    page.choose("[aria-label='Second model']", "scripted")
+    page.click("button", "Regenerate")
+    page.wait("document.querySelectorAll('.compare .meta').length === 2")
+    page.resize(1280, 800, dark=True)
+    page.evaluate("document.querySelector('.log').scrollTop = 0")
+    _save(page, "compare")
+    page.resize(390, 844, dark=True, mobile=True)
+    page.choose("[aria-label='Second model']", "")
+    page.click("[aria-label='Previous branch']")
+    page.evaluate("document.querySelector('.log').scrollTop = 0")
     _save(page, "phone")
 
 

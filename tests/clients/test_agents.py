@@ -11,6 +11,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.commands.processes import build_environment
@@ -18,7 +19,12 @@ from tests.commands.processes import build_environment
 from .client_process import PATIENCE
 
 PROGRAMS = Path(__file__).parent / "node" / "node_modules" / ".bin"
-AGENTS = ("claude", "codex")
+AGENTS = ("claude", "codex", "gemini")
+"""Those that every test runs."""
+RUNS: dict[str, Any] = json.loads((Path(__file__).parent / "agent_runs.json").read_text())
+"""By agent, the arguments before the prompt, and the tool calls or the text by which it
+edits the file. The docs list them.
+"""
 
 pytestmark = pytest.mark.clients
 
@@ -26,7 +32,8 @@ EDITED = "Good morning, moon.\n"
 
 
 def needs(agent: str) -> None:
-    if shutil.which("node") is None or shutil.which(agent, path=str(PROGRAMS)) is None:
+    path = f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"
+    if shutil.which("node", path=path) is None or shutil.which(agent, path=path) is None:
         pytest.skip(f"needs node, and {agent} from `npm install --prefix tests/clients/node`")
 
 
@@ -45,7 +52,13 @@ def launch(
 ) -> subprocess.CompletedProcess[str]:
     """Run an agent to completion in the project, with an empty home directory."""
     needs(agent)
-    home = {"HOME": str(project.parent), "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"}
+    home = {
+        "HOME": str(project.parent),
+        "XDG_STATE_HOME": str(project.parent / "state"),
+        # As a shell sets it: OpenCode takes its working directory from there.
+        "PWD": str(project),
+        "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",
+    }
     done = subprocess.run(
         [sys.executable, "-m", "dragoman", "launch", agent, model, "--", *arguments],
         cwd=project,
@@ -62,42 +75,45 @@ def launch(
 
 def ask(agent: str, prompt: str) -> list[str]:
     """Return the arguments for a non-interactive run of one prompt."""
-    if agent == "claude":
-        return ["-p", "--allowedTools", "Read,Edit", "--", prompt]
-    # The sandbox is Codex's own; it does not work in every container.
-    return [
-        "exec",
-        "--json",
-        "--skip-git-repo-check",
-        "--dangerously-bypass-approvals-and-sandbox",
-        prompt,
-    ]
+    run = RUNS[agent]
+    # OpenCode puts arguments with spaces in quotes, and joins them.
+    return [*run["arguments"], *(prompt.split(" ") if run.get("quotes_words") else [prompt])]
 
 
 def tool_loop(agent: str, project: Path) -> str:
     """Return directives that read the file, edit it and report it."""
-    file = str(project / "note.txt")
-    if agent == "claude":
-        edit = {"file_path": file, "old_string": "sun", "new_string": "moon"}
-        calls = [("Read", {"file_path": file}), ("Edit", edit)]
-    else:
-        calls = [
-            ("exec_command", {"cmd": f"cat {file}"}),
-            ("exec_command", {"cmd": f"sed -i s/sun/moon/ {file}"}),
-        ]
-    return " [[then]] ".join(
-        [*(f"[[tool {name} {json.dumps(body)}]]" for name, body in calls), "[[say All done.]]"]
-    )
+    run = RUNS[agent]
+    if "text" in run:
+        return f"[[say {run['text']}]]"
+    calls = [
+        f"[[tool {name} {json.dumps(body).replace('FILE', str(project / 'note.txt'))}]]"
+        for name, body in run["calls"]
+    ]
+    return " [[then]] ".join([*calls, "[[say All done.]]"])
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize(
+    "agent",
+    [
+        # Half a minute each.
+        pytest.param(agent, marks=pytest.mark.long) if agent in {"opencode", "aider"} else agent
+        for agent in RUNS
+    ],
+)
 def test_agent_tool_loop_reads_and_edits_file(agent: str, project: Path) -> None:
     done = launch(agent, "scripted", project, *ask(agent, tool_loop(agent, project)))
-    assert "All done." in done.stdout
+    assert ("All done." if "calls" in RUNS[agent] else "moon.") in done.stdout
     assert (project / "note.txt").read_text() == EDITED
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize(
+    "agent",
+    [
+        # The embedded model reads Gemini CLI's prompt for most of a minute.
+        pytest.param(agent, marks=pytest.mark.long) if agent == "gemini" else agent
+        for agent in AGENTS
+    ],
+)
 def test_agent_receives_answer_of_embedded_model(agent: str, project: Path) -> None:
     done = launch(
         agent,
@@ -114,7 +130,16 @@ def test_agent_receives_answer_of_embedded_model(agent: str, project: Path) -> N
         assert done.stdout.strip()
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize(
+    "agent",
+    [
+        *AGENTS,
+        *(
+            pytest.param(agent, marks=pytest.mark.long)
+            for agent in ("copilot", "qwen", "cline", "pi")
+        ),
+    ],
+)
 def test_agent_turns_reuse_cached_prefix(agent: str, project: Path, tmp_path: Path) -> None:
     """An agent's prompt starts with nothing volatile: each request finds nearly all of
     the last one in the cache.

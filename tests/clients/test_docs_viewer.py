@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator
 from pathlib import Path
 
@@ -65,8 +66,8 @@ def test_docs_viewer_search_by_field_finds_route_and_schemas(page: Page, tmp_pat
         page.wait(
             "document.querySelector('#operation h2').textContent === 'POST/v1/chat/completions'"
         )
-        assert "ChatRequest" in page.text("#operation details summary")
-        assert "stream_options" in page.text("#operation details table")
+        assert "ChatRequest" in page.text("#operation > details:not(.outer) summary")
+        assert "stream_options" in page.text("#operation > details table")
         # Schemas that a field refers to open within it.
         page.click("#operation table details summary")
         page.wait("document.querySelector('#operation table details[open] table')")
@@ -93,5 +94,32 @@ def test_docs_viewer_with_auth_shows_routes_by_key(page: Page, tmp_path: Path):
         assert "KEY" in page.text("#operation pre")
         assert "root" not in page.text("#operation")
     # The browser logs the 401 of the first request by itself.
+    assert [text for text in page.complaints if "(Unauthorized)" not in text] == []
+    page.complaints.clear()
+
+
+def test_docs_viewer_tries_request_with_key(page: Page, tmp_path: Path):
+    with serving("scripted --directives --store memory --api-key user", tmp_path) as address:
+        page.open(f"{address}/docs")
+        page.wait("document.querySelector('#operation .error')")
+        page.fill("#key", "user")
+        page.press("Enter")
+        page.wait("document.querySelector('#operation h2').textContent.startsWith('POST')")
+        assert page.text("#operation h2") == "POST/v1/chat/completions"
+        page.click("#operation summary", "Try it")
+        body = {"stream": True, "messages": [{"role": "user", "content": "[[say one two]]"}]}
+        page.fill(".try textarea", json.dumps(body))
+        page.click(".try button", "Send")
+        page.wait("document.querySelector('.try [role=status]').textContent.endsWith(' ms')")
+        assert page.text(".try [role=status]").startswith("200 OK · text/event-stream")
+        assert page.text(".try pre").rstrip().endswith("data: [DONE]")
+        page.evaluate(
+            f"{LINKS}.find((one) => one.textContent === 'GET/v1/models/{{model}}').click()"
+        )
+        page.wait("document.querySelector('#operation h2').textContent === 'GET/v1/models/{model}'")
+        page.click("#operation summary", "Try it")
+        page.fill(".try input", "scripted")
+        page.press("Enter")
+        page.wait("document.querySelector('.try pre').textContent.includes('max_model_len')")
     assert [text for text in page.complaints if "(Unauthorized)" not in text] == []
     page.complaints.clear()

@@ -4,6 +4,7 @@ and objects.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 from .client_process import Results, needs, run_trials
 
 SCRIPT = Path(__file__).parent / "openai_agents" / "program.py"
+ROOT = Path(__file__).parents[2]
+MCP_SERVER = ROOT / "packages" / "dragoman" / "tests" / "tools" / "official_server.py"
 KINDS = ("chat", "responses", "socket")
 
 pytestmark = [pytest.mark.clients, needs("agents", "websockets")]
@@ -19,7 +22,11 @@ pytestmark = [pytest.mark.clients, needs("agents", "websockets")]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return run_trials(tmp_path_factory.mktemp("agents"), sys.executable, str(SCRIPT))
+    folder = tmp_path_factory.mktemp("agents")
+    server = {"command": sys.executable, "args": [str(MCP_SERVER)]}
+    (folder / "tools.yaml").write_text(json.dumps({"servers": {"weather": server}}))
+    options = "--tools-file tools.yaml"
+    return run_trials(folder, sys.executable, str(SCRIPT), options=options)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,3 +80,23 @@ def test_agents_sdk_server_state_continues_conversation(results: Results) -> Non
     assert results["continued"] == {"texts": texts}
     assert results["conversation"] == {"texts": texts, "kept": [*loop, "message", "message"]}
     assert results["conversations session"] == {"texts": texts, "items": 9}
+
+
+@pytest.mark.parametrize("kind", ["responses", "socket"])
+@pytest.mark.parametrize("approval", ["never", "always"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_agents_sdk_hosted_mcp_tool_is_called(
+    results: Results, kind: str, approval: str, stream: bool
+) -> None:
+    result = results[f"{kind} mcp {approval} {stream}"]
+    approvals = ["mcp_approval_request_item", "mcp_approval_response_item"]
+    assert result == {
+        "text": "sunny",
+        "items": [
+            "mcp_list_tools_item",
+            *(approvals if approval == "always" else []),
+            "tool_call_item",
+            "message_output_item",
+        ],
+        "outputs": ["It is sunny in Bern."],
+    }

@@ -10,8 +10,6 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,8 @@ import pytest
 
 from tests.pictures import png
 
-from .client_process import serving
-from .devtools import BROWSER, Page, PageError, browsing
+from .devtools import BROWSER, Page, PageError
+from .page_servers import Servers
 
 pytestmark = [pytest.mark.clients, pytest.mark.skipif(BROWSER is None, reason="needs Chromium")]
 
@@ -32,48 +30,6 @@ BOTH_ANSWERED = (
     "[...document.querySelectorAll('.columns .meta')].filter((one) => "
     "one.textContent.includes('total')).length === 2"
 )
-
-
-class Servers:
-    """A cache of servers by their arguments; each is started once."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._stack = ExitStack()
-        self._addresses: dict[str, str] = {}
-
-    def start(self, arguments: str) -> str:
-        if arguments not in self._addresses:
-            folder = self._folder / str(len(self._addresses))
-            folder.mkdir()
-            address = self._stack.enter_context(serving(f"{arguments} --store memory", folder))
-            self._addresses[arguments] = address
-        return self._addresses[arguments]
-
-    def close(self) -> None:
-        self._stack.close()
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    group = Servers(tmp_path_factory.mktemp("servers"))
-    yield group
-    group.close()
-
-
-@pytest.fixture
-def page(tmp_path: Path) -> Generator[Page]:
-    """Yield a page of a new browser; at the end it must have logged no error and called
-    only one server.
-    """
-    with browsing(tmp_path) as new_page:
-        new_page.resize(1280, 800)
-        yield new_page
-        # Errors of the last command have been reported by now.
-        new_page.evaluate("0")
-        origins = ("about:", *(url.partition("/ui")[0] for url in new_page.opened))
-        assert new_page.complaints == []
-        assert [url for url in new_page.requested if not url.startswith(origins)] == []
 
 
 def open_view(page: Page, address: str, view: str = "chat") -> None:
@@ -89,7 +45,7 @@ def set_up(page: Page, address: str, **settings: Any) -> None:
         f"localStorage.setItem('dragoman.settings', JSON.stringify({json.dumps(settings)}))"
     )
     page.open(f"{address}/ui?again")
-    page.wait("document.querySelectorAll('.side select')[1]?.value")
+    page.wait("document.querySelector('.bar select')?.value")
 
 
 def ask(page: Page, text: str) -> str:
@@ -152,7 +108,7 @@ def test_ui_dialect_shows_reasoning_tool_calls_and_results(
     assert "20 prompt tokens" in facts
     assert "33 tokens" in facts
     set_up(page, servers.start("tiny"), **settings, tools=TOOLS)
-    page.click("button", "New")
+    page.click("button", "New conversation")
     assert "get_weather" in ask(page, "What is the weather in Rome?")
     assert json.loads(page.text(".call pre")) == {"city": "Rome"}
     page.fill("form.group .code", "Sunny.")
@@ -198,7 +154,7 @@ def test_ui_invalid_tool_or_schema_is_reported_before_request(page: Page, server
 def test_ui_edit_and_retry_create_branches(page: Page, servers: Servers):
     set_up(page, servers.start("tiny"), temperature="0")
     assert ask(page, "What is 17 + 26?") == "17 + 26 = 43."
-    page.click("button", "Retry")
+    page.click("button", "Regenerate")
     page.wait("document.body.innerText.includes('2/2') && document.querySelector('.turn > .meta')")
     page.click("button", "Edit")
     page.fill("[aria-label='Edit message']", "What is the capital of Japan?")
@@ -213,16 +169,16 @@ def test_ui_edit_and_retry_create_branches(page: Page, servers: Servers):
     page.wait("document.querySelector('.log').innerText.includes('17 + 26 = 43')")
     page.click("[aria-label='Next branch']")
     page.wait("document.querySelector('.log').innerText.includes('Tokyo')")
-    page.click("button", "New")
+    page.click("button", "New conversation")
     page.wait("!document.querySelector('.turn') && document.querySelector('.empty')")
-    assert page.evaluate("document.querySelector('.side select').length") == 2
+    assert page.evaluate("document.querySelectorAll('.chats li').length") == 2
 
 
 def test_ui_stop_aborts_generation(page: Page, servers: Servers):
     address = servers.start("sim --sim-output-tokens 4000 --data-parallel-size 2")
     set_up(page, address)
     for stop in (lambda: page.press("Escape"), lambda: page.click("button", "Stop")):
-        page.click("button", "New")
+        page.click("button", "New conversation")
         page.fill(ASK, "Count.")
         page.press("Enter")
         page.wait("[...document.querySelectorAll('.turn .text')].at(-1).textContent.length > 20")
@@ -286,9 +242,11 @@ def test_ui_image_is_sent_and_displayed(page: Page, servers: Servers, tmp_path: 
         set_up(
             page, servers.start("sim --sim-image-tokens 16 --sim-output-tokens 5"), dialect=dialect
         )
-        page.click("button", "New")
+        page.click("button", "New conversation")
         root = page.call("DOM.getDocument")["root"]["nodeId"]
-        node = page.call("DOM.querySelector", nodeId=root, selector="input[type=file]")["nodeId"]
+        node = page.call("DOM.querySelector", nodeId=root, selector=".composer input[type=file]")[
+            "nodeId"
+        ]
         page.call("DOM.setFileInputFiles", nodeId=node, files=[str(tmp_path / "red.png")])
         page.wait("document.querySelector('.preview canvas')?.width === 8")
         ask(page, "What is this?")
@@ -330,7 +288,7 @@ def test_ui_tokens_view_shows_prompt_and_answer_tokens(page: Page, servers: Serv
     assert "control token" in page.text(".detail")
     # The same prompt again: all but its end comes from the cache, as the view shows.
     page.click("[role=tab]", "Chat")
-    page.click("button", "Retry")
+    page.click("button", "Regenerate")
     page.wait("document.body.innerText.includes('2/2') && document.querySelector('.turn > .meta')")
     page.click("button", "Tokens")
     page.wait("document.querySelector('.tokens .cached')")
@@ -600,7 +558,7 @@ def test_ui_with_auth_asks_for_key(page: Page, servers: Servers):
     )
     page.fill("#key-input", "user")
     page.press("Enter")
-    page.wait("document.querySelectorAll('.side select')[1]?.value === 'tiny'")
+    page.wait("document.querySelector('.bar select')?.value === 'tiny'")
     assert page.text("#key-button") == "Key set"
     assert ask(page, "Hello")
     page.click("[role=tab]", "Server")
@@ -655,14 +613,13 @@ def test_ui_is_operable_with_keyboard(page: Page, servers: Servers):
         "!document.querySelector('dialog').open && document.activeElement.id === 'key-button'"
     )
     seen: list[str] = []
-    for _ in range(20):
+    for _ in range(30):
         page.press("Tab")
         seen.append(
             page.evaluate("document.activeElement.ariaLabel || document.activeElement.textContent")
         )
-    assert {"Conversation", "Message", "Send", "New", "Sampling", "Tools", "Output schema"} <= set(
-        seen
-    )
+    assert {"New conversation", "Search conversations", "Chats", "Model"} <= set(seen)
+    assert {"Second model", "Settings", "Conversation", "Message", "Send", "Sampling"} <= set(seen)
 
 
 def test_ui_controls_have_accessible_names(page: Page, servers: Servers):

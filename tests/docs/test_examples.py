@@ -32,6 +32,7 @@ from dragoman.core.reply import ReplyBuilder
 from dragoman.dialects.interfaces import GenerationCall, Header, Profile, ReaderOptions
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.dialects.registry import list_parameters
+from tests.cases import check_each
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 examples: Any = import_module("examples")
@@ -49,13 +50,13 @@ EVENTS: tuple[Event, ...] = (
     ChoiceFinished(0, FinishReason.STOP, tokens=(CONTROL,)),
     Finished(Usage(2, 3, 0, 1)),
 )
-GENERATING = [
-    row
+GENERATING = {
+    f"{row.dialect}-{row.name}": row
     for row in list_parameters()
     if row.dialect in examples.DIALECTS
     and row.status is SupportStatus.HONOURED
     and row.name not in examples.REFUSES.get(row.dialect, ())
-]
+}
 
 
 def ask(dialect: str, fields: dict[str, Any]) -> GenerationCall:
@@ -63,7 +64,9 @@ def ask(dialect: str, fields: dict[str, Any]) -> GenerationCall:
 
 
 def render_outcome(call: GenerationCall) -> tuple[object, ...]:
-    """Return the outcome of a call: the engine's request, the warnings, and the output."""
+    """Return the outcome of a call: the engine's request, the servers whose tools are
+    listed first, the warnings, and the output.
+    """
     header = Header("id-1", 7, "m")
     streamed = b"".join(map(call.writer(header).feed, EVENTS))
     fold = ReplyBuilder()
@@ -72,24 +75,23 @@ def render_outcome(call: GenerationCall) -> tuple[object, ...]:
     return (
         call.requests,
         call.stream,
+        call.unlisted,
         call.warnings,
         streamed,
         call.writer(header).render_full(fold.build()),
     )
 
 
-def get_test_id(row: ParameterSupport) -> str:
-    return f"{row.dialect}-{row.name}"
-
-
-@pytest.mark.parametrize("row", GENERATING, ids=get_test_id)
-def test_example_of_honoured_parameter_has_no_unknown_fields(row: ParameterSupport):
+def check_unknown_fields(row: ParameterSupport) -> None:
     call = ask(row.dialect, examples.body(row.dialect, row.name))
     assert call.unknown == ()
 
 
-@pytest.mark.parametrize("row", GENERATING, ids=get_test_id)
-def test_honoured_parameter_changes_outcome(row: ParameterSupport):
+def test_example_of_honoured_parameter_has_no_unknown_fields():
+    check_each(GENERATING, check_unknown_fields)
+
+
+def check_outcome(row: ParameterSupport) -> None:
     body = examples.body(row.dialect, row.name)
     if row.name in examples.READ_ONLY[row.dialect]:
         with pytest.raises(RequestError):
@@ -101,6 +103,10 @@ def test_honoured_parameter_changes_outcome(row: ParameterSupport):
         row.dialect, {**without, **({row.name: base[row.name]} if row.name in base else {})}
     )
     assert render_outcome(ask(row.dialect, body)) != render_outcome(plain)
+
+
+def test_honoured_parameter_changes_outcome():
+    check_each(GENERATING, check_outcome)
 
 
 def test_examples_match_honoured_parameters():

@@ -64,10 +64,12 @@ VERBS_IN_ED = frozenset(
 PARTICIPLE_FUNCTIONS = frozenset(
     {
         *{"allowed_token_ids", "chunked_body", "compressed", "folded", "namespaced_call"},
-        *{"normalized", "structured_json"},
+        *{"malformed", "normalized", "structured_json"},
     }
 )
-"""Checks of `dragoman check`, whose names are their ids."""
+"""Checks of `dragoman check`, whose names are their ids, and a reply of pytest-dragoman,
+which is named for what is sent.
+"""
 
 LIBRARY_NAMES = frozenset({"connection_made"})
 """Names that a library's interface prescribes (asyncio.Protocol)."""

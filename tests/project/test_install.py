@@ -132,9 +132,26 @@ def test_make_installation_prints_progress(tmp_path: Path):
     assert status == 0
     steps = [line.strip() for line in printed.splitlines()]
     assert steps[0].startswith("Installing the ")
-    assert steps[1:4] == [
-        "20 packages found ...",
-        "40 packages found ...",
-        "Unpacking 45 packages ...",
+    # Two pips, at once.
+    assert sorted(steps[1:7]) == [
+        *["20 more packages found ..."] * 4,
+        *["Unpacking 45 packages ..."] * 2,
     ]
     assert (tmp_path / "venv/.serve").exists()
+
+
+@pytest.mark.parametrize("part", ["1", "2"])
+def test_make_failed_part_of_installation_fails(tmp_path: Path, part: str):
+    pip = f'case "$*" in */{part}.txt) echo no space left; exit 1 ;; esac'
+    status, printed = install(tmp_path, pip)
+    assert status != 0
+    assert "make VENV=" in printed
+
+
+def test_make_parts_of_installation_are_whole_lock(tmp_path: Path):
+    pip = f'case "$*" in *.txt) for file; do :; done; cp "$file" {tmp_path} ;; esac'
+    assert install(tmp_path, pip)[0] == 0
+    parts = [(tmp_path / f"{part}.txt").read_text().splitlines() for part in (1, 2)]
+    lock = (ROOT / "requirements/serve.lock").read_text().splitlines()
+    assert sorted(parts[0] + parts[1]) == sorted(lock)
+    assert all("==" in part[0] for part in parts)

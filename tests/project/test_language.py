@@ -38,6 +38,7 @@ def test_all_packages_are_checked():
         "dragoman_cli",
         "dragoman_http",
         "dragoman_sim",
+        "pytest_dragoman",
     }
     folders = {module.name.partition(".")[0] for module in other_modules()}
     assert folders == {"benchmarks", "deploy", "docs", "requirements", "tests", "training"}

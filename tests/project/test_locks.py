@@ -36,6 +36,8 @@ def pins(lock: Path) -> dict[str, set[str]]:
 
 
 PACKAGES = sorted(ROOT.glob("packages/*/pyproject.toml"))
+SERVING = [file for file in PACKAGES if file.parent.name != "pytest-dragoman"]
+"""The packages of a server; the others need pytest."""
 TESTED = ("postgres", "redis", "otel", "kv-events", "plots")
 """The extras that the tests use, as in the Makefile."""
 LARGE = ("llamacpp", "mlx", "ray", "transformers", "vllm")
@@ -44,14 +46,16 @@ SDKS = "sdk"
 """The extra with the vendors' SDKs, which the tests need in any case."""
 
 
-def read_projects() -> list[dict[str, Any]]:
-    return [tomllib.loads(file.read_text())["project"] for file in PACKAGES]
+def read_projects(files: Iterable[Path] = PACKAGES) -> list[dict[str, Any]]:
+    return [tomllib.loads(file.read_text())["project"] for file in files]
 
 
-def read_requirements(extras: Iterable[str] = (), groups: Iterable[str] = ()) -> list[Requirement]:
-    """Return what all packages need of others, with the groups of the repository."""
-    projects = read_projects()
-    names = {project["name"] for project in projects}
+def read_requirements(
+    extras: Iterable[str] = (), groups: Iterable[str] = (), files: Iterable[Path] = PACKAGES
+) -> list[Requirement]:
+    """Return what packages need of others, with the groups of the repository."""
+    projects = read_projects(files)
+    names = {project["name"] for project in read_projects()}
     listed = [each for project in projects for each in project["dependencies"]]
     for project in projects:
         optional = project.get("optional-dependencies", {})
@@ -101,7 +105,8 @@ def test_lock_satisfies_requirements_of_packages(
     name: str, extras: tuple[str, ...], groups: tuple[str, ...]
 ):
     pinned = pins(LOCKS[name])
-    for requirement in read_requirements(extras, groups):
+    files = PACKAGES if groups else SERVING
+    for requirement in read_requirements(extras, groups, files):
         versions = pinned[canonicalize_name(requirement.name)]
         assert all(requirement.specifier.contains(Version(version)) for version in versions), (
             requirement

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from agents import (
     Agent,
+    HostedMCPTool,
     Model,
     ModelSettings,
     OpenAIChatCompletionsModel,
@@ -138,6 +139,30 @@ async def run_conversation(model: Model, client: AsyncOpenAI) -> dict[str, Any]:
     return {"texts": texts, "kept": types}
 
 
+async def run_hosted_mcp(model: Model, *, require_approval: Any, stream: bool) -> dict[str, Any]:
+    tool = HostedMCPTool(
+        tool_config={
+            "type": "mcp",
+            "server_label": "weather",
+            "require_approval": require_approval,
+        },
+        on_approval_request=lambda request: {"approve": request.data.name == "look"},
+    )
+    script = '[[tool weather__look {"city": "Bern"}]] [[then]] [[say sunny]]'
+    if not stream:
+        result = await Runner.run(agent(model, tools=[tool]), script)
+    else:
+        result = Runner.run_streamed(agent(model, tools=[tool]), script)
+        async for _ in result.stream_events():
+            pass
+    raws: list[Any] = [item.raw_item for item in result.new_items]
+    return {
+        "text": result.final_output,
+        "items": [item.type for item in result.new_items],
+        "outputs": [raw.output for raw in raws if getattr(raw, "type", "") == "mcp_call"],
+    }
+
+
 async def run_trial(work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
     try:
         return await work
@@ -173,6 +198,13 @@ async def main(address: str) -> None:
         await say(f"{kind} broken", run_broken(scripted))
         await say(f"{kind} object", run_structured(tiny, stream=False))
         await say(f"{kind} streamed object", run_structured(tiny, stream=True))
+    for kind in ("responses", "socket"):
+        for approval in ("never", "always"):
+            for stream in (False, True):
+                work = run_hosted_mcp(
+                    makers[kind]("scripted"), require_approval=approval, stream=stream
+                )
+                await say(f"{kind} mcp {approval} {stream}", work)
     responses = makers["responses"]("scripted")
     await say("continued", run_continued(responses))
     await say("conversation", run_conversation(responses, client))

@@ -14,11 +14,13 @@ ROUTES = {
     "embeddings": ("POST", "/v1/embeddings"),
     "models": ("GET", "/v1/models"),
     "ollama": ("POST", "/api/chat"),
+    "gemini": ("GET", "/v1beta/models"),
     "tokenize": ("POST", "/tokenize"),
     "vllm-generate": ("POST", "/inference/v1/generate"),
     "sglang": ("GET", "/get_model_info"),
     "tgi": ("GET", "/info"),
-    "llamacpp": ("GET", "/props"),
+    # Other servers have `/props` too, for its clients.
+    "llamacpp": ("GET", "/lora-adapters"),
     "conversations": ("POST", "/v1/conversations"),
     "files": ("GET", "/v1/files"),
     "rerank": ("POST", "/v1/rerank"),
@@ -45,7 +47,7 @@ PROFILES: dict[str, frozenset[str]] = {
             "conversations",
             "input-tokens",
         }
-        | {"request-id", "codex", "files"}
+        | {"request-id", "codex", "custom tools", "files"}
     ),
     "anthropic": frozenset(
         _BASE | {"messages", "count-tokens", "claude-code", "tools", "forced tools", "request-id"}
@@ -63,7 +65,7 @@ PROFILES: dict[str, frozenset[str]] = {
             "vllm-generate",
             "health",
         }
-        | {"metrics", "codex", "claude-code"}
+        | {"metrics", "codex", "custom tools", "claude-code"}
     ),
     "sglang": frozenset(
         _OPENAI | _RICH | {"completions", "responses", "messages", "sglang", "health", "metrics"}
@@ -78,6 +80,7 @@ PROFILES: dict[str, frozenset[str]] = {
         | {"completions", "responses", "messages", "ollama", "tools", "json_schema", "json_object"}
     ),
     "tgi": frozenset((_OPENAI - {"embeddings"}) | {"tgi", "health", "metrics"}),
+    "gemini": frozenset({"gemini", "tools", "forced tools", "json_schema"}),
     "litellm": frozenset(
         _OPENAI | {"completions", "responses", "messages", "count-tokens", "tools"}
     ),
@@ -92,6 +95,7 @@ PROFILES: dict[str, frozenset[str]] = {
             "input-tokens",
             "request-id",
             "codex",
+            "custom tools",
             "claude-code",
             "vllm",
             "dragoman",
@@ -138,18 +142,28 @@ async def find_claims(client: Client) -> frozenset[str]:
 
 
 async def limit_to_abilities(client: Client, claims: frozenset[str]) -> frozenset[str]:
-    """With `auto`, drop the claims of generation if the model only embeds: routes do
-    not show what the model can do.
+    """With `auto`, drop the claims of generation if the model only embeds or scores,
+    and of embeddings if it only scores: routes do not show what the model can do.
     """
-    if client.target.profile != "auto" or not {"chat", "embeddings"} <= claims:
+    if client.target.profile != "auto" or "chat" not in claims:
         return claims
     session = Session(client, claims)
-    model = client.target.model
-    embedding = await session.post(
-        "/v1/embeddings", {"model": model, "input": "Hello", "encoding_format": "float"}
+
+    async def post(path: str, **fields: object) -> int:
+        return (await session.post(path, {"model": client.target.model, **fields})).status
+
+    embeds = (
+        "embeddings" in claims
+        and await post("/v1/embeddings", input="Hello", encoding_format="float") == 200
     )
-    if embedding.status != 200:
+    scores = (
+        not embeds
+        and "rerank" in claims
+        and await post("/v1/rerank", query="Hello", documents=["Hello"]) == 200
+    )
+    if not embeds and not scores:
         return claims
-    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
-    answer = await session.post("/v1/chat/completions", body)
-    return claims & _WITHOUT_GENERATION if answer.status in REFUSALS else claims
+    messages = [{"role": "user", "content": "Hello"}]
+    if await post("/v1/chat/completions", messages=messages, max_tokens=1) not in REFUSALS:
+        return claims
+    return claims & _WITHOUT_GENERATION - ({"embeddings"} if scores else set[str]())

@@ -90,6 +90,8 @@ class Client:
             headers["anthropic-version"] = "2023-06-01"
             if self.target.api_key is not None:
                 headers["x-api-key"] = self.target.api_key
+        if path.startswith("/v1beta/") and self.target.api_key is not None:
+            headers["x-goog-api-key"] = self.target.api_key
         return headers
 
     @asynccontextmanager

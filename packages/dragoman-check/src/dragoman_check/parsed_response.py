@@ -210,8 +210,19 @@ def fold_message(data: bytes) -> ParsedResponse:
                 raise Violation(f"the stream fails: {event.get('error')}")
             case _:
                 pass
-    answer.calls = [(name, json.dumps(json.loads(text or "{}"))) for name, text in calls.values()]
+    answer.calls = [(name, _parse_input(text, answer.reason)) for name, text in calls.values()]
     return answer
+
+
+def _parse_input(text: str, reason: str | None) -> str:
+    """Return the input of a call as one JSON text; that of a call that the limit has
+    truncated as it is.
+    """
+    try:
+        return json.dumps(json.loads(text or "{}"))
+    except ValueError as error:
+        require(reason == "length", f"the input of a call is not JSON: {error}: {text!r}")
+        return text
 
 
 def read_ollama(reply: JsonObject) -> ParsedResponse:

@@ -13,8 +13,10 @@ from typing import Any
 
 from dragoman_check.rules.json_values import JsonObject
 
+from .context_defects import CONTEXT_DEFECTS
 from .wire import (
     Defect,
+    EditRequest,
     EditResponse,
     Event,
     ObjectChange,
@@ -43,6 +45,21 @@ OPENAI = r"^/v1/(chat/completions|completions|responses|embeddings)$"
 ANY_API = r"^/v1/(chat/completions|completions|responses|messages)$"
 STREAM = r"^chat\.(stream|n-of|whole)"
 TOOL = r"^chat\.tool"
+
+
+GEMINI = r"^/v1beta/models/.*[gG]enerateContent"
+
+
+def _ignore_config(*names: str) -> EditRequest:
+    """Ignore fields of Gemini's generationConfig."""
+    return change_body(
+        lambda body: [body.get("generationConfig", {}).pop(name, None) for name in names]
+    )
+
+
+def _add_comment(_: Request, response: Response) -> None:
+    if response.is_stream:
+        response.body = b": keepalive\n\n" + response.body
 
 
 def _edit_deltas(change: ObjectChange) -> EditResponse:
@@ -869,7 +886,7 @@ CHAT_DEFECTS: tuple[Defect, ...] = (
         "only the last message is used",
         "naive wrappers",
         CHAT,
-        r"^chat\.history",
+        r"^chat\.each-turn",
         edit_request=change_body(_keep_last_message),
     ),
     Defect(
@@ -2124,21 +2141,21 @@ PROMPT_DEFECTS: tuple[Defect, ...] = (
         "tool results are dropped",
         "templates without tools",
         CHAT,
-        TOOL,
+        r"^chat\.each-result",
         edit_request=change_body(_drop_results),
     ),
     Defect(
         "only the first content part is used",
         "naive wrappers",
         CHAT,
-        "parts",
+        "each-part",
         edit_request=change_body(_keep_first_part),
     ),
     Defect(
         "only the first content block of Messages is used",
         "naive wrappers",
         MESSAGES,
-        "parts",
+        "each-part",
         edit_request=change_body(_keep_first_part),
     ),
     Defect(
@@ -2330,6 +2347,94 @@ OUTPUT_DEFECTS: tuple[Defect, ...] = (
             lambda reply: [model.update(size="1 GB") for model in reply["models"]]
         ),
     ),
+    Defect(
+        "Gemini's maxOutputTokens is ignored",
+        "compatibility layers",
+        GEMINI,
+        r"^gemini\.limit",
+        edit_request=_ignore_config("maxOutputTokens"),
+    ),
+    Defect(
+        "Gemini's stopSequences are ignored",
+        "compatibility layers",
+        GEMINI,
+        r"^gemini\.stop$",
+        edit_request=_ignore_config("stopSequences"),
+    ),
+    Defect(
+        "Gemini's responseJsonSchema is ignored",
+        "compatibility layers",
+        GEMINI,
+        r"^gemini\.json-schema",
+        edit_request=_ignore_config("responseJsonSchema", "responseMimeType"),
+    ),
+    Defect(
+        "Gemini's candidateCount is ignored",
+        "compatibility layers",
+        GEMINI,
+        r"^gemini\.candidates",
+        edit_request=_ignore_config("candidateCount"),
+    ),
+    Defect(
+        "Gemini's systemInstruction is ignored",
+        "compatibility layers",
+        GEMINI,
+        r"^gemini\.each-system",
+        edit_request=ignore_fields("systemInstruction"),
+    ),
+    Defect(
+        "Gemini's function calling mode is ignored",
+        "compatibility layers",
+        GEMINI,
+        r"^gemini\.force-call",
+        edit_request=ignore_fields("toolConfig"),
+    ),
+    Defect(
+        "Gemini's streams end without their last chunk",
+        "gateways that drop the end",
+        GEMINI,
+        r"^gemini\.stream-equals",
+        edit_response=edit_events(lambda events: events[:-1]),
+    ),
+    Defect(
+        "Gemini's streams have a comment",
+        "gateways with keepalives",
+        GEMINI,
+        r"^gemini\.stream-equals",
+        edit_response=_add_comment,
+    ),
+    Defect(
+        "Gemini's errors have OpenAI's envelope",
+        "compatibility layers",
+        GEMINI,
+        r"^gemini\.(unknown-model|wrong-types)",
+        edit_response=edit_errors(
+            lambda _, response: setattr(response, "body", b'{"error":{"message":"x","type":"x"}}')
+        ),
+    ),
+    Defect(
+        "Gemini's countTokens counts no template",
+        "estimates",
+        r"countTokens$",
+        r"^gemini\.count",
+        edit_response=edit_json(lambda reply: reply.update(totalTokens=1)),
+    ),
+    Defect(
+        "Gemini's batch embeddings are in the wrong order",
+        "parallel workers",
+        r"batchEmbedContents$",
+        r"^gemini\.embeddings",
+        edit_response=edit_json(lambda r: r.update(embeddings=r["embeddings"][::-1])),
+    ),
+    Defect(
+        "Gemini's models lack the prefix",
+        "compatibility layers",
+        r"^/v1beta/models",
+        r"^gemini\.models",
+        edit_response=edit_json(
+            lambda r: [m.update(name=m["name"][7:]) for m in r.get("models", ())]
+        ),
+    ),
 )
 DEFECTS = (
     *STREAM_DEFECTS,
@@ -2343,4 +2448,5 @@ DEFECTS = (
     *PROMPT_DEFECTS,
     *NAME_DEFECTS,
     *OUTPUT_DEFECTS,
+    *CONTEXT_DEFECTS,
 )

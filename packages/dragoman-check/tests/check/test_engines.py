@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
-from tests.engines.encoder.directories import write_encoder
+from tests.engines.encoder.directories import SCORER, write_encoder
 from tests.engines.llamacpp.files import write_embedded
 from tests.engines.vllm.serving import settings as vllm_settings
 from tests.engines.vllm.serving import without_accelerator
@@ -73,6 +73,18 @@ def test_encoder_passes_all_checks(tmp_path: Path) -> None:
     }
     assert areas == {"embeddings", "models", "http", "operations"}
     assert report.counts[CheckOutcome.PASSED] > 60
+
+
+def test_reranker_passes_all_checks(tmp_path: Path) -> None:
+    """It neither generates nor embeds."""
+    write_encoder(tmp_path, SCORER)
+    with start(Settings(model=f"encoder:{tmp_path}")) as url:
+        report = check_server(url, "^(models|chat|embeddings|operations)", model="")
+    assert find_failures(report) == ()
+    areas = {
+        verdict.check.area for verdict in report.verdicts if verdict.outcome is CheckOutcome.PASSED
+    }
+    assert areas == {"models", "operations"}
 
 
 @pytest.mark.long

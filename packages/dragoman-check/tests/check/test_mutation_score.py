@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from .context_defects import CHAT_CONTEXT, OTHER_CONTEXT, SEVERAL_CALLS
 from .defects import (
     CHAT_DEFECTS,
     DEFECTS,
@@ -40,8 +42,13 @@ GROUPS = (
     NAME_DEFECTS,
     OUTPUT_DEFECTS,
 )
-SAMPLE = [defect for group in GROUPS for defect in group[:12:3]]
-"""Four defects of each group: all of them would take minutes."""
+EACH = r"^(chat|messages)\.each-(turn|tool|result|system-part)$"
+SAMPLE = [
+    *(defect for group in GROUPS for defect in group[:12:4]),
+    *(replace(defect, only=EACH) for defect in (CHAT_CONTEXT[5], *OTHER_CONTEXT[:8:4])),
+    *SEVERAL_CALLS[::4],
+]
+"""Some defects of each group: all of them would take minutes."""
 DOCS = Path(__file__).parents[4] / "docs" / "check.md"
 
 
@@ -57,6 +64,8 @@ def test_checker_detects_planted_defect(reference: tuple[str, DefectProxy], defe
     assert find_defect(*reference, defect).found
 
 
+# Whole areas in one run without a defect are in test_engines.py.
+@pytest.mark.long
 def test_checker_without_defect_reports_no_failure(reference: tuple[str, DefectProxy]) -> None:
     for only in sorted({defect.only for defect in SAMPLE}):
         assert find_failures(check_server(reference[0], only, model="sim")) == ()

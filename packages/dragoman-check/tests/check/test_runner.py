@@ -24,7 +24,7 @@ from dragoman_check.session import Session
 
 from ..rules.streams import DONE, HELLO, ROLE, STOP, USAGE, encode_sse
 from .reference import build_reference, serve
-from .wire import Defect, build_json, edit_json
+from .wire import Defect, build_json, change_body, edit_json, reject
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +121,7 @@ def test_auto_profile_skips_refusal_of_assumed_feature(url: str) -> None:
     assert run_against(url, check, profile="openai").verdicts[0].outcome is CheckOutcome.FAILED
 
 
-@pytest.mark.parametrize(
-    "rule", ["chat.tool-result-counts", "chat.stream-of-history", "chat.parts-count"]
-)
+@pytest.mark.parametrize("rule", ["chat.each-result", "chat.stream-of-history", "chat.each-part"])
 def test_prompt_rule_without_usage_is_skipped(url: str, rule: str) -> None:
     proxy, models = build_reference()
     proxy.defect = Defect(
@@ -136,6 +134,43 @@ def test_prompt_rule_without_usage_is_skipped(url: str, rule: str) -> None:
     with serve(proxy, models) as address:
         report = run_against(address, *(check for check in CHECKS if check.id == rule))
     assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.SKIPPED]
+
+
+def test_penalty_rule_on_greedy_server_is_judged() -> None:
+    """The penalties change the greedy answer, so no varied answers are needed."""
+    proxy, models = build_reference()
+    proxy.defect = Defect(
+        "greedy",
+        "test",
+        "^/v1/completions$",
+        "",
+        edit_request=change_body(lambda body: body.update(temperature=0)),
+    )
+    rules = ("completions.effect-of-frequency-penalty", "completions.effect-of-top-p")
+    with serve(proxy, models) as address:
+        target = CheckTarget(url=address, model="tiny")
+        checks = [check for check in CHECKS if check.id in rules]
+        report = asyncio.run(run_checks(target, checks))
+    outcomes = {verdict.check.id: verdict.outcome for verdict in report.verdicts}
+    assert outcomes == dict(zip(rules, (CheckOutcome.PASSED, CheckOutcome.SKIPPED), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("profile", "outcome"), [("auto", CheckOutcome.SKIPPED), ("openai", CheckOutcome.FAILED)]
+)
+def test_rejected_custom_tool_is_failure_if_claimed(profile: str, outcome: CheckOutcome) -> None:
+    proxy, models = build_reference()
+    proxy.defect = Defect(
+        "no custom tools",
+        "vLLM",
+        "^/v1/responses$",
+        "",
+        edit_request=reject(lambda body: len(body.get("tools") or ()) == 2),
+    )
+    rules = [check for check in CHECKS if check.id == "codex.accepts-custom-tool"]
+    with serve(proxy, models) as address:
+        report = run_against(address, *rules, profile=profile)
+    assert [verdict.outcome for verdict in report.verdicts] == [outcome]
 
 
 def test_profile_exception_skips_failing_check(url: str) -> None:

@@ -52,6 +52,13 @@ def test_check_without_model_uses_first_listed_model(server: tuple[str, DefectPr
     assert ", tiny: 1 passed" in get_output("check", server[0], "--only", "^models.list")
 
 
+def test_check_area_selects_its_checks() -> None:
+    listed = get_output("check", "--list", "--area", "traps").splitlines()
+    assert len(listed) > 10
+    assert all(line.startswith("traps.") for line in listed)
+    assert "'trap' is not one of models, chat" in get_error("check", "--list", "--area", "trap")
+
+
 def test_check_untried_checks_exit_3(server: tuple[str, DefectProxy]) -> None:
     arguments = ("check", server[0], "--model", "sim", "--only", "^models", "--max-requests", "19")
     assert call(*arguments).exit_code == 3

@@ -28,6 +28,34 @@ ERROR: JsonObject = {"type": "error", "error": {"type": "api_error", "message": 
 TEXT: JsonObject = {"type": "text", "text": ""}
 THINKING: JsonObject = {"type": "thinking", "thinking": "", "signature": ""}
 CALL: JsonObject = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+SEARCH: JsonObject = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+LINK: JsonObject = {
+    "type": "web_search_result",
+    "url": "https://a.example",
+    "title": "A",
+    "encrypted_content": "",
+}
+FOUND: JsonObject = {"type": "web_search_tool_result", "tool_use_id": "s", "content": [LINK]}
+CITATION: JsonObject = {
+    "type": "web_search_result_location",
+    "url": "https://a.example",
+    "title": None,
+    "encrypted_index": "",
+    "cited_text": "x",
+}
+RUN: JsonObject = {**SEARCH, "name": "code_execution"}
+OUTPUT: JsonObject = {
+    "type": "code_execution_result",
+    "stdout": "1",
+    "stderr": "",
+    "return_code": 0,
+    "content": [],
+}
+RAN: JsonObject = {
+    "type": "code_execution_tool_result",
+    "tool_use_id": "s",
+    "content": OUTPUT,
+}
 NONEMPTY_TEXT: JsonObject = {"type": "text", "text": "x"}
 CALL_WITH_INPUT: JsonObject = {**CALL, "input": {"a": 1}}
 
@@ -70,6 +98,7 @@ TOOL_USE_EVENTS = [
     build_delta("input_json_delta", partial_json='{"a":1}'),
     stop_block(),
 ]
+SEARCH_EVENTS = [start_block(SEARCH), stop_block(), start_block(FOUND, 1), stop_block(1)]
 TRUNCATED_TOOL_USE = [
     start_block(CALL),
     build_delta("input_json_delta", partial_json='{"a":'),
@@ -94,6 +123,16 @@ TRUNCATED_TOOL_USE = [
         ],
         [START, *TOOL_USE_EVENTS, build_message_delta("tool_use"), STOP],
         [START, start_block(CALL), stop_block(), build_message_delta("tool_use"), STOP],
+        [START, *SEARCH_EVENTS, build_message_delta(), STOP],
+        [
+            START,
+            *TEXT_EVENTS[:2],
+            build_delta("citations_delta", citation=CITATION),
+            stop_block(),
+            build_message_delta(),
+            STOP,
+        ],
+        [START, *SEARCH_EVENTS[:2], build_message_delta("pause_turn"), STOP],
         [START, *TRUNCATED_TOOL_USE, build_message_delta("max_tokens"), STOP],
         [START, *TRUNCATED_TOOL_USE, build_message_delta("stop_sequence", "END"), STOP],
         [
@@ -193,6 +232,14 @@ def test_check_stream_accepts_valid_stream(events: list[JsonObject]):
             "not JSON",
         ),
         ([START, build_message_delta("tool_use")], "without a tool_use block"),
+        ([START, *SEARCH_EVENTS[:2], build_message_delta()], "without a result"),
+        ([START, start_block(FOUND), stop_block(), build_message_delta()], "no open call"),
+        ([START, start_block({**FOUND, "content": "x"})], "expected"),
+        ([START, start_block(TEXT), build_delta("citations_delta", citation=LINK)], "cited_text"),
+        (
+            [START, build_message_delta(server_tool_use={"web_search_requests": -1})],
+            "web_search_requests",
+        ),
         ([START, build_message_delta("stop")], "stop_reason is 'stop'"),
         ([START, build_message_delta(None)], "stop_reason is None"),
         ([START, build_message_delta("stop_sequence")], "contradict"),
@@ -255,6 +302,8 @@ def test_check_object_and_error_accept_valid_bodies():
         )
     )
     check_object(build_object(NONEMPTY_TEXT, reason="stop_sequence", stop_sequence="END"))
+    check_object(build_object(SEARCH, FOUND, RUN, RAN))
+    check_object(build_object(SEARCH, reason="max_tokens"))
     check_error({**ERROR, "request_id": "req_1"})
 
 
@@ -268,6 +317,26 @@ def test_check_object_and_error_accept_valid_bodies():
         (build_object({"type": "thinking", "thinking": "x"}), "signature"),
         (build_object({"type": "redacted_thinking"}), "data"),
         (build_object(NONEMPTY_TEXT, reason="tool_use"), "without a tool_use block"),
+        (build_object({**NONEMPTY_TEXT, "citations": [LINK]}), "cited_text"),
+        (build_object(SEARCH), "without a result"),
+        (build_object(SEARCH, FOUND, FOUND), "no open call"),
+        (build_object(SEARCH, {**FOUND, "content": [{**LINK, "url": None}]}), "url"),
+        (build_object(SEARCH, {**FOUND, "content": [NONEMPTY_TEXT]}), "a result of type 'text'"),
+        (build_object(SEARCH, {**FOUND, "content": OUTPUT}), "code_execution_result"),
+        (build_object(RUN, {**RAN, "content": {**OUTPUT, "return_code": True}}), "return_code"),
+        (
+            build_object(
+                RUN,
+                {
+                    **RAN,
+                    "content": {
+                        "type": "code_execution_tool_result_error",
+                        "error_code": "max_uses_exceeded",
+                    },
+                },
+            ),
+            "error_code",
+        ),
         (build_object(NONEMPTY_TEXT, reason="stop"), "stop_reason is 'stop'"),
         (build_object(NONEMPTY_TEXT, stop_sequence="END"), "contradict"),
         (build_object(NONEMPTY_TEXT, usage=EMPTY_OBJECT), "usage.input_tokens"),

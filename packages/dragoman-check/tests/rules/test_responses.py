@@ -342,7 +342,7 @@ def test_check_stream_accepts_valid_stream(events: list[JsonObject]):
         ([*START, build_added({**MESSAGE, "id": ""})], "without an id"),
         ([*START, build_added({**MESSAGE, "type": "video"})], "of type 'video'"),
         ([*START, build_added({**CALL, "arguments": "{}"})], "added call has text"),
-        ([*START, build_added({**CALL, "name": ""})], "without id or name"),
+        ([*START, build_added({**CALL, "name": ""})], "without call_id or name"),
         (
             [*START, *CALL_EVENTS[:1], build_call_event("function_call_arguments.delta", delta="")],
             "an empty delta",

@@ -20,7 +20,11 @@ async def open_socket(loop: asyncio.AbstractEventLoop, host: str, port: int) -> 
     """Connect to the first address of a host that answers. Raises OSError if none
     does.
     """
-    infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        # An address needs no name server, and so no thread that waits for one.
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except (socket.gaierror, UnicodeError):
+        infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     if len(infos) == 1:
         return await _connect_socket(loop, infos[0])
     errors: list[BaseException] = []

@@ -223,3 +223,15 @@ def test_decoder_returns_large_output_in_bounded_chunks() -> None:
     decoder.finish()
     assert sum(sizes) == 20 * MAX_PIECE
     assert max(sizes) <= MAX_PIECE
+
+
+async def test_read_all_of_decompression_bomb_stops_at_limit() -> None:
+    bomb = gzip.compress(bytes(400 * MAX_PIECE))
+    head = b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(bomb)
+    async with serve(send_responses(HEAD + head + bomb)) as stub, open_client() as http:
+        response = await http.send("GET", stub.url, {})
+        try:
+            read = await response.read_all(4 * MAX_PIECE)
+        finally:
+            response.close()
+    assert 4 * MAX_PIECE < len(read) <= 5 * MAX_PIECE

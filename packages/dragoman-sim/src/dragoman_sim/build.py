@@ -247,6 +247,7 @@ def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorCon
         seed=settings.seed,
         accepts_images=simulator.sim_image_tokens > 0,
         max_num_waiting=settings.max_queued_requests,
+        cache_hit_threshold=_choose_cache_hit_threshold(settings, scheduler),
         kv_events=None
         if settings.kv_events_config is None
         else parse_kv_events_config(settings.kv_events_config),
@@ -346,6 +347,15 @@ def build_scheduler_config(
         watermark=profile_config.watermark if simulator.watermark is None else simulator.watermark,
         prefix_cache_retention_interval=_choose_retention_interval(settings, profile),
     )
+
+
+def _choose_cache_hit_threshold(settings: Settings, scheduler: SimulatedSchedulerConfig) -> float:
+    threshold = settings.of(SimulatorSettings).global_cache_hit_threshold
+    if threshold and not scheduler.enable_prefix_caching:
+        warning = "--global-cache-hit-threshold has no effect: prefix caching is disabled"
+        report_ignored(settings, (warning,))
+        return 0.0
+    return threshold
 
 
 def _choose_retention_interval(settings: Settings, profile: SimulatorProfile) -> int | None:

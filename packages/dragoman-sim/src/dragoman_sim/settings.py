@@ -256,6 +256,17 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             maximum=16384,
         ),
     ] = 1024
+    global_cache_hit_threshold: Annotated[
+        float,
+        Option(
+            "Simulator",
+            "Least share of a prompt that must be cached, unless the request sets "
+            "cache_hit_threshold; with less it ends with cache_threshold.",
+            minimum=0,
+            maximum=1,
+            metavar="SHARE",
+        ),
+    ] = 0.0
     sim_faults: Annotated[
         str | None,
         Option("Simulator", "Fault injection plan, in YAML or JSON.", metavar="FILE"),

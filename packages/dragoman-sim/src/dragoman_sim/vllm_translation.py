@@ -46,7 +46,7 @@ _PASSED_NAMES = """
     host port uds ssl-keyfile ssl-certfile trust-request-chat-template tokenizer seed
     max-num-seqs max-num-active-seqs long-prefill-token-threshold
     long-prefill-token-threshold-adaptive scheduling-policy enable-chunked-prefill
-    scheduler-reserve-full-isl watermark async-scheduling kv-events-config kv-offloading-size
+    scheduler-reserve-full-isl watermark async-scheduling kv-offloading-size
     kv-offloading-backend block-size num-gpu-blocks-override enable-prefix-caching enable-lora
     max-loras shutdown-timeout prefix-caching-hash-algo max-num-queued-reqs
     max-num-queued-tokens served-model-name api-key lora-modules prefix-cache-retention-interval
@@ -112,6 +112,7 @@ class _Translation:
             "disable-hybrid-kv-cache-manager": self._translate_hybrid_kv_cache,
             "tensor-parallel-size": self._translate_devices,
             "data-parallel-size": self._leave_to_finish,
+            "kv-events-config": self._leave_to_finish,
             **dict.fromkeys(_RANK_FLAGS, self._leave_to_finish),
             "ssl-cert-reqs": self._check_certificates,
             "max-num-scheduled-tokens": self._leave_to_finish,
@@ -131,6 +132,8 @@ class _Translation:
 
     def finish(self) -> TranslatedArguments:
         self._set_ranks()
+        if (events := self._given.get("kv-events-config")) is not None:
+            self._set_kv_events(events)
         if (limit := self._given.get("max-num-scheduled-tokens")) is not None:
             # After --max-num-batched-tokens, which it limits further.
             self._translate_size(limit)
@@ -408,13 +411,51 @@ class _Translation:
             written = ", ".join(given.written for given in flags)
             self._information.append(f"{written} of vLLM: {_RANK_ADVICE}")
 
+    def _set_kv_events(self, given: GivenFlag) -> None:
+        """Publish at the ports of vLLM, which adds a rank's number among all nodes' ranks;
+        here ranks are numbered from this process's first one on.
+        """
+        (text,) = given.values
+        first = self._find_first_rank()
+        if first:
+            # Rare, and its modules would slow every start.
+            from .engine.kv_publisher import (  # noqa: PLC0415
+                offset_endpoint_port,
+                parse_kv_events_config,
+            )
+
+            config = parse_kv_events_config(text)
+            replay = config.replay_endpoint
+            moved = msgspec.structs.replace(
+                config,
+                endpoint=offset_endpoint_port(config.endpoint, first),
+                replay_endpoint=None if replay is None else offset_endpoint_port(replay, first),
+            )
+            text = msgspec.json.encode(moved).decode()
+        self._pass(msgspec.structs.replace(given, values=(text,)))
+
+    def _find_first_rank(self) -> int:
+        """Find the number of this process's first rank, as vLLM does."""
+        for name in ("data-parallel-start-rank", "data-parallel-rank"):
+            if (rank := self._read_number(name, 0)) is not None:
+                return rank
+        if not (self._read_count("data-parallel-size") or 1) > 1:
+            return 0
+        node = self._read_number("node-rank", 0) or 0
+        return node * (self._read_count("data-parallel-size-local") or 0)
+
     def _read_count(self, name: str) -> int | None:
+        return self._read_number(name, 1)
+
+    def _read_number(self, name: str, minimum: int) -> int | None:
         given = self._given.get(name)
         if given is None:
             return None
         (text,) = given.values
-        if not text.isdigit() or not int(text):
-            raise ValueError(f"{given.written} of vLLM must be a number from 1 on, not {text!r}")
+        if not text.isdigit() or int(text) < minimum:
+            raise ValueError(
+                f"{given.written} of vLLM must be a number from {minimum} on, not {text!r}"
+            )
         return int(text)
 
     def _set_model(self, model: str) -> None:

@@ -141,3 +141,38 @@ def test_traced_contents_share_prefix_at_any_block_size(block_size: int) -> None
     shared = sum(ours == theirs for ours, theirs in names)
     assert shared == 32 // block_size
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("block_size", [1, 7, 16, 512, 784])
+@pytest.mark.parametrize("traced_size", [16, 100, 512])
+def test_iterated_block_hashes_equal_single_ones(block_size: int, traced_size: int) -> None:
+    hashes = [b"first", b"second", b"third"]
+    contents = TracedContents(
+        "id", hashes, block_size=block_size, traced_block_size=traced_size, root=b"root"
+    )
+    count = 4 * traced_size // block_size + 3
+    singles = [contents.get_block_hash(index) for index in range(count)]
+    assert len(set(singles)) == count
+    for begin in {0, 1, count // 2, count - 1, count}:
+        assert list(contents.iterate_block_hashes(begin, count)) == singles[begin:]
+        assert list(contents.iterate_block_hashes(0, begin)) == singles[:begin]
+    for index, block_hash in enumerate(singles):
+        # The hash names the traced block in which the block ends, if there is one.
+        traced, offset = divmod((index + 1) * block_size - 1, traced_size)
+        named = b"root" + hashes[traced] if traced < len(hashes) else b"root/id/"
+        assert block_hash.startswith(named)
+        assert (block_hash == named) == (traced < len(hashes) and offset + 1 == traced_size)
+
+
+def test_cached_run_equals_blocks_cached_one_by_one() -> None:
+    names = [b"a", b"b", b"a", b"c"]
+    pools = [SimulatedBlockPool(8, record=True) for _ in range(2)]
+    blocks = [pool.allocate(4) for pool in pools]
+    pools[0].cache_run(blocks[0], names)
+    for block, block_hash in zip(blocks[1], names, strict=True):
+        pools[1].cache(block, block_hash)
+    assert blocks[0] == blocks[1]
+    assert pools[0].list_cached_blocks() == pools[1].list_cached_blocks()
+    assert pools[0].take_events() == pools[1].take_events()
+    with pytest.raises(ValueError, match="zip"):
+        pools[0].cache_run(blocks[0], names[:3])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dragoman_sim.engine.engine_core import EngineCore
+from dragoman_sim.engine.engine_core import EngineCore, LaunchedSteps
 from dragoman_sim.engine.latency import LatencyModel, StepLoad, TokenCost, add_noise, speed_up
 from dragoman_sim.engine.scheduler import SimulatedScheduler
 from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
@@ -101,7 +101,7 @@ def test_abort_between_commit_and_launch_ends_sequence() -> None:
     tested.step(0.0)
     tested.commit(1.0)
     tested.abort(ended)
-    assert tested.launch(1.0) == ([], [], [])
+    assert tested.launch(1.0) == LaunchedSteps([], [], [], [])
     assert (tested.next_step_end, tested.scheduler.pool.num_used) == (None, 0)
 
 

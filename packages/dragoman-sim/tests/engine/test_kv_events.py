@@ -152,7 +152,7 @@ def test_replayed_events_and_stats_match_scheduler_state(
     while bench.calls:
         bench.step()
         bench.check()
-    stats = bench.rank.stats
+    stats = bench.rank.update_stats(sleep_level=0)
     scheduler = bench.rank.core.scheduler
     assert scheduler.pool.num_used == 0
     assert sum(stats.success.values()) == len(lives)
@@ -226,6 +226,7 @@ def test_endpoint_of_other_host_is_connected_to(endpoint: str, bound: bool) -> N
         ("tcp://*:5557", 0, "tcp://*:5557"),
         ("tcp://*:5557", 2, "tcp://*:5559"),
         ("inproc://x", 1, "inproc://x_dp1"),
+        ("tcp://*:0", 2, "tcp://*:0"),
     ],
 )
 def test_offset_endpoint_port_differs_per_rank(endpoint: str, rank: int, own: str):

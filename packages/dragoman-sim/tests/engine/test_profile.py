@@ -12,14 +12,12 @@ from dragoman_check.load.request_timing import Timing
 from dragoman_check.load.workload import WorkloadError
 from dragoman_check.load.workload_generators import generate_poisson
 from dragoman_sim.engine.latency import LatencyModel, TokenCost
-from dragoman_sim.engine.prior import Prior
 from dragoman_sim.engine.profile import (
     Hardware,
     ModelProfile,
     ProfileError,
     SimulatorProfile,
     dumps,
-    estimate_prior,
     list_profiles,
     load,
     loads,
@@ -28,6 +26,7 @@ from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
 from dragoman_sim.lab.calibration import calibrate, compare, round_numbers
 from dragoman_sim.lab.latency_fit import CalibrationError, fit, simulate
 from dragoman_sim.lab.least_squares import Rows, solve, solve_non_negative
+from dragoman_sim.lab.prior import Prior
 
 PROFILE = SimulatorProfile(
     "mine",
@@ -87,15 +86,6 @@ def test_load_unknown_profile_raises_with_known_names() -> None:
         load("h100")
     with pytest.raises(ProfileError, match="No such file"):
         load("./none.yaml")
-
-
-def test_estimate_prior_uses_hardware_and_model() -> None:
-    prior = estimate_prior(
-        Hardware("g", memory_bandwidth=1e12, tensor_parallel=2), ModelProfile("m", 16e9, 128 * 1024)
-    )
-    assert prior.base == pytest.approx(0.01)
-    assert prior.per_context_token == pytest.approx(6.5536e-8)
-    assert estimate_prior(Hardware("g"), ModelProfile("m", 16e9)) == Prior()
 
 
 def observe(seconds: LatencyModel = TRUTH) -> list[Timing]:

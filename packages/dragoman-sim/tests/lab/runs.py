@@ -28,7 +28,7 @@ class Run(Struct, frozen=True):
 
 
 LLAMA_8B = ModelProfile(
-    "Llama-3.1-8B bf16", weight_bytes=16.06e9, kv_bytes_per_token=2 * 32 * 8 * 128 * 2
+    "Llama-3.1-8B bf16", weight_bytes=16.06e9, kv_bytes_per_token=2 * 32 * 8 * 128 * 2, layers=32
 )
 RUNS = (
     Run(

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from dragoman_check.load.workload import WorkloadRequest
-from dragoman_sim.engine.prior import Prior
 from dragoman_sim.engine.profile import HeldOutError, SimulatorProfile, load
 from dragoman_sim.lab.calibration import calibrate, compare
 from dragoman_sim.lab.calibration_spread import NUM_VARIATIONS, list_variations, measure_spread
 from dragoman_sim.lab.gpus import find_gpu
 from dragoman_sim.lab.latency_fit import fit, simulate
 from dragoman_sim.lab.model_shape import load_model_shape
+from dragoman_sim.lab.prior import Prior, predict_prior, read_prior
 from dragoman_sim.lab.roofline import Parallelism, predict_profile
 
 from .runs import FITTED, RUNS, Run, calibrate_run, get_profile, log
@@ -73,7 +73,8 @@ def test_fit_on_middle_requests_meets_error_bounds(run: Run) -> None:
     """Guards against settings of the method that fit only the beginnings of these runs."""
     workload, measured = log(run.name)
     others = [*measured[:FITTED], *measured[2 * FITTED :]]
-    found = fit(workload, measured[FITTED : 2 * FITTED], run.engine, get_profile(run).prior)
+    prior = predict_prior(run.hardware, run.model)
+    found = fit(workload, measured[FITTED : 2 * FITTED], run.engine, prior)
     simulated = simulate(workload, run.engine, found.latency, found.frontend_seconds).timings
     mean, percentile = worst(compare(others, [*simulated[:FITTED], *simulated[2 * FITTED :]]))
     assert mean < 0.02
@@ -207,9 +208,8 @@ def test_expert_parallel_mean_error_below_3_percent_p99_below_6() -> None:
         name=name,
         settings={"max_num_seqs": 128, "max_num_batched_tokens": 2048},
     )
-    prior = predicted.expert_prior
+    prior = read_prior(predicted)
     ranks = predicted.hardware.ranks
-    assert prior is not None
     found = fit(workload, measured[:FITTED], predicted.engine, prior, ranks=ranks)
     simulated = simulate(
         workload, predicted.engine, found.latency, found.frontend_seconds, ranks=ranks

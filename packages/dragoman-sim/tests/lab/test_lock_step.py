@@ -12,13 +12,13 @@ from dragoman_check.load.workload import WorkloadRequest
 from dragoman_check.load.workload_generators import generate_poisson
 from dragoman_sim.engine.engine_core import EngineCore
 from dragoman_sim.engine.latency import LatencyModel, StepLoad, TokenCost
-from dragoman_sim.engine.prior import Prior
 from dragoman_sim.engine.profile import RankLayout
 from dragoman_sim.engine.scheduler import SimulatedScheduler
 from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
 from dragoman_sim.lab.calibration import evaluate
 from dragoman_sim.lab.latency_fit import fit, simulate
 from dragoman_sim.lab.lock_step_replay import replay_in_lock_step
+from dragoman_sim.lab.prior import Prior
 from dragoman_sim.lab.replay import replay
 from dragoman_sim.lab.replay_result import ReplayResult
 from dragoman_sim.lab.replica_router import ReplicaRouter

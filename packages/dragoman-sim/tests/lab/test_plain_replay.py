@@ -4,7 +4,9 @@ every token.
 
 from __future__ import annotations
 
+import math
 import tracemalloc
+from collections import deque
 
 import msgspec
 import numpy as np
@@ -23,12 +25,17 @@ from dragoman_check.load.workload_generators import (
     generate_sessions,
 )
 from dragoman_check.load.workload_transforms import scale_arrivals
+from dragoman_sim.engine.engine_core import EngineCore, StepOutcome
 from dragoman_sim.engine.latency import LatencyModel, MemoizedLatency, StepLoad, TokenCost
 from dragoman_sim.engine.profile import SimulatorProfile, load
+from dragoman_sim.engine.scheduler import SimulatedScheduler
 from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
 from dragoman_sim.lab.fleet import Fleet
 from dragoman_sim.lab.plain_replay import PlainReplay, is_plain
+from dragoman_sim.lab.plain_replica import LoadTotals, PlainReplica, PlainReplicaState, RequestTimes
+from dragoman_sim.lab.replay import Replay
 from dragoman_sim.lab.replay_result import ReplayResult
+from dragoman_sim.lab.replica_router import ReplicaRouter
 from dragoman_sim.lab.simulation_report import build_report
 from dragoman_sim.lab.weighted_sample import WeightedSample
 
@@ -83,9 +90,10 @@ configs = st.builds(
     SimulatedSchedulerConfig,
     max_num_seqs=st.integers(1, 12),
     max_num_batched_tokens=st.integers(12, 64),
-    block_size=st.sampled_from([4, 16]),
+    block_size=st.sampled_from([1, 4, 16]),
     num_gpu_blocks=st.integers(12, 60),
     enable_prefix_caching=st.booleans(),
+    enable_chunked_prefill=st.booleans(),
     async_scheduling=st.booleans(),
     scheduler_reserve_full_isl=st.booleans(),
     watermark=st.sampled_from([0.0, 0.1]),
@@ -93,18 +101,74 @@ configs = st.builds(
 )
 rows = st.lists(
     st.tuples(
-        st.sampled_from([0.0, 0.001, 0.05, 0.3, 2.0]), st.integers(1, 24), st.integers(1, 20)
+        st.sampled_from([0.0, 0.001, 0.05, 0.3, 2.0]), st.integers(1, 120), st.integers(1, 90)
     ),
     min_size=1,
     max_size=25,
 )
 
 
+def fit_rows(
+    rows: list[tuple[float, int, int]], config: SimulatedSchedulerConfig
+) -> list[tuple[float, int, int]]:
+    """Shorten requests to the longest context that can run."""
+    limit = config.max_context
+    shortened = [(at, min(inputs, limit - 1), outputs) for at, inputs, outputs in rows]
+    return [(at, inputs, min(outputs, limit - inputs)) for at, inputs, outputs in shortened]
+
+
+class LoggedReplay(Replay):
+    """A step-by-step replay on one replica that logs the state after each time."""
+
+    states: dict[float, PlainReplicaState]
+
+    def _handle_outcome(self, replica: int, outcome: StepOutcome) -> None:
+        super()._handle_outcome(replica, outcome)
+        core = self._cores[replica]
+        scheduler = core.scheduler
+        self.states[outcome.at] = PlainReplicaState(
+            core.next_step_end,
+            scheduler.num_running,
+            scheduler.num_waiting,
+            scheduler.pool.num_free,
+        )
+
+
+@given(configs, rows, st.integers(1, 30))
+def test_plain_replica_state_equals_scheduler_state(
+    config: SimulatedSchedulerConfig, rows: list[tuple[float, int, int]], stride: int
+) -> None:
+    """After every step, or every few: between these, runs of decoding steps are computed
+    at once.
+    """
+    requests = table(fit_rows(rows, config)).sort()
+    cores = [EngineCore(SimulatedScheduler(config), PROFILE.latency.compute_seconds)]
+    exact = LoggedReplay(requests, cores, 0.0, ReplicaRouter(), None)
+    exact.states = {}
+    exact.run(None)
+    plain = PlainReplica(
+        config,
+        PROFILE.latency,
+        RequestTimes.allocate(len(requests)),
+        LoadTotals(),
+        WeightedSample(1000),
+    )
+    arrivals = deque(enumerate(requests))
+    for at in sorted(exact.states)[::stride]:
+        # A request that arrives at the end of a step can join the next one.
+        while arrivals and arrivals[0][1].arrival_s <= at:
+            index, request = arrivals.popleft()
+            plain.advance(request.arrival_s)
+            plain.enqueue(index, request.input_tokens, request.output_tokens, request.arrival_s)
+        plain.advance(math.nextafter(at, math.inf))
+        assert plain.state == exact.states[at]
+
+
 @given(configs, rows, st.integers(1, 3))
 def test_plain_replay_equals_step_by_step_replay(
     config: SimulatedSchedulerConfig, rows: list[tuple[float, int, int]], replicas: int
 ) -> None:
-    requests = table(rows)
+    requests = table(fit_rows(rows, config))
     assert is_plain(profile(config))
     exact = Fleet(profile=profile(config), replicas=replicas).serve(requests)
     assert_equal(run_plain(requests, config, replicas), exact)
@@ -153,7 +217,9 @@ def test_plain_replay_with_long_decodes_equals_step_by_step(async_scheduling: bo
 def test_plain_replay_rounds_independent_of_output_tokens() -> None:
     rounds: list[int] = []
     for outputs in (200, 2000):
-        requests = table([(float(outputs * index) / 100, 100, outputs) for index in range(40)])
+        # Of 20 ms a token: not at the moment when another request ends, before which a few
+        # steps are taken one by one.
+        requests = table([(float(outputs * index) / 90, 100, outputs) for index in range(40)])
         rounds.append(
             run_plain(requests, SimulatedSchedulerConfig(num_gpu_blocks=4000)).totals.rounds
         )

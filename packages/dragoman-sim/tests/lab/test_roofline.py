@@ -376,6 +376,8 @@ def test_model_shape_unknown_format_uses_dtype_argument() -> None:
         ("h100", "h100-sxm"),
         ("H100_SXM", "h100-sxm"),
         ("RTX 4090", "rtx4090"),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("NVIDIA H100 SXM", "h100-sxm"),
         ("A100", "a100-sxm"),
         ("l40s", "l40s"),
     ],

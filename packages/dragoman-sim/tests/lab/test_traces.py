@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from dragoman_check.load.trace_options import TraceOptions
 from dragoman_check.load.trace_reader import read_trace
 from dragoman_check.load.workload import WorkloadError, WorkloadRequest
 
+TRACES = Path(__file__).parents[1] / "data/traces"
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,4808,10
 2023-11-16 18:17:04.0319600,110,27
@@ -37,6 +39,30 @@ def read(
 ) -> tuple[Sequence[WorkloadRequest], tuple[str, ...]]:
     trace = read_trace(text.encode(), options or TraceOptions(), np.random.default_rng(1))
     return trace.requests, trace.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "first", "last", "failed"),
+    [
+        ("azure-conversation-2023.csv", 287, (0.0, 374, 44), (80.183, 978, 442), 0),
+        ("burstgpt.csv", 189, (0.0, 16, 421), (3259.0, 67, 58), 8),
+        ("mooncake-conversation.jsonl", 131, (0.0, 6758, 500), (45.0, 2158, 604), 0),
+    ],
+)
+def test_excerpts_of_published_traces_parse_unchanged(
+    name: str,
+    rows: int,
+    first: tuple[float, int, int],
+    last: tuple[float, int, int],
+    failed: int,
+) -> None:
+    requests, notes = read((TRACES / name).read_text(encoding="utf-8"))
+    assert len(requests) == rows
+    assert bool(notes) == bool(failed)
+    assert all(str(failed) in note for note in notes)
+    for request, (arrival, inputs, outputs) in ((requests[0], first), (requests[-1], last)):
+        assert request.arrival_s == pytest.approx(arrival, abs=0.001)
+        assert (request.input_tokens, request.output_tokens) == (inputs, outputs)
 
 
 def test_azure_trace_yields_times_and_token_counts() -> None:

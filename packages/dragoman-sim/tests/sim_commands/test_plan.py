@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 from tests.cli_core.cli_runner import get_error, get_output
 
+from dragoman_check.load.workload import WorkloadRequest
+from dragoman_sim.commands.plan_plots import RATE_FACTORS, build_rate_panel
 from dragoman_sim.engine.profile import load
+from dragoman_sim.lab.fleet import Fleet
+from dragoman_sim.lab.objectives import parse_objectives
 
 SMALL = (
     "poisson",
@@ -104,6 +108,16 @@ def test_plan_json_lists_all_fleets_and_writes_plots(tmp_path: Path) -> None:
     assert best["cost_per_hour"] == pytest.approx(0.4)
     assert best["report"]["requests"] == 30
     assert page.read_text().startswith("<!doctype html>")
+
+
+def test_rate_panel_has_rates_of_arrivals_and_plain_ticks() -> None:
+    figures = pytest.importorskip("matplotlib.figure")
+    workload = [WorkloadRequest(f"{number}", number / 5, 200, 20) for number in range(20)]
+    report = Fleet(profile=load("rtx4090-llama-3.1-8b")).build_report(workload)
+    axes = figures.Figure().subplots()
+    build_rate_panel([report] * len(RATE_FACTORS), parse_objectives("p99 ttft < 4s")[0])(axes)
+    assert tuple(axes.lines[0].get_xdata()) == RATE_FACTORS
+    assert axes.yaxis.get_minor_formatter()(4000.0, 0) == "4000"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from dragoman.launch import build_greeting, build_models
 from dragoman.launch.unsupported_settings import warn_unsupported
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import FIELDS, Settings
+from dragoman_sim.engine.kv_publisher import parse_kv_events_config
 from dragoman_sim.settings import SimulatorSettings
 from dragoman_sim.vllm_flags import REFUSED, explain_vllm_flag
 from dragoman_sim.vllm_serve_flags import find_serve_flag, load_serve_flags
@@ -428,6 +429,29 @@ def test_ports_per_rank_become_instances() -> None:
     assert len(settings.instances.items) == 8
     assert settings.data_parallel_size is None
     assert "from number 0 on" in explain(settings, "--data-parallel-multi-port-external-lb")
+
+
+@pytest.mark.parametrize(
+    ("flags", "first"),
+    [
+        ("-dpm -dp 16 -dpl 8 --data-parallel-start-rank 8", 8),
+        ("-dpm -dp 16 -dpl 8 --node-rank 1", 8),
+        ("-dpm -dp 16 -dpl 8", 0),
+        ("-dp 16 -dpl 4 --data-parallel-start-rank 4 --data-parallel-hybrid-lb", 4),
+        ("-dp 4 --data-parallel-rank 3", 3),
+        ("-dp 4", 0),
+        ("-dpm -dp 16 -dpl 8 --data-parallel-start-rank 0 --node-rank 1", 0),
+    ],
+)
+def test_kv_events_ports_begin_at_first_rank_of_process(flags: str, first: int) -> None:
+    config = {"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:6000", "topic": "kv"}
+    text = shlex.quote(msgspec.json.encode(config).decode())
+    settings = read(f"sim org/name --kv-events-config {text} {flags}")
+    assert settings.kv_events_config is not None
+    read_back = parse_kv_events_config(settings.kv_events_config)
+    assert read_back.endpoint == f"tcp://*:{5557 + first}"
+    assert read_back.replay_endpoint == f"tcp://*:{6000 + first}"
+    assert read_back.topic == "kv"
 
 
 def test_connector_among_several_is_simulated() -> None:

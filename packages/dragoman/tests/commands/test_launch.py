@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -155,8 +156,8 @@ def test_launch_killed_launcher_stops_server(path: str):
     ("arguments", "code", "why"),
     [
         (["codex", "scripted"], 127, "Codex is not installed: npm install -g @openai/codex"),
-        (["cursor"], 2, "'cursor' is not one of claude, codex, opencode"),
-        ([], 2, "is not one of claude, codex, opencode"),
+        (["cursor"], 2, "'cursor' is not one of claude, codex, opencode, gemini"),
+        ([], 2, "is not one of claude, codex, opencode, gemini"),
     ],
 )
 def test_launch_invalid_arguments_print_one_line_error(
@@ -253,6 +254,31 @@ def target() -> ServerTarget:
     return ServerTarget("http://127.0.0.1:8000", 'a "b"', 100_000, "key")
 
 
+@pytest.mark.parametrize("agent", AGENTS)
+def test_agent_setup_names_server_model_and_key(agent: str, target: ServerTarget):
+    setup = AGENTS[agent].build_setup(replace(target, model="org/name", api_key="k-9"))
+    files = () if setup.home is None else setup.home.generated.values()
+    text = "\n".join([*setup.arguments, *map(str, setup.variables.values()), *files])
+    assert target.url in text
+    assert "org/name" in text
+    assert "k-9" in text
+    # `ps` would show it.
+    assert "k-9" not in "".join(setup.arguments)
+
+
+def test_launch_renews_file_with_server_and_keeps_it_private(tmp_path: Path):
+    for port in (8, 9):
+        url = f"http://127.0.0.1:{port}"
+        done = run_command(
+            "launch", "cline", "m", "--print", "--url", url, XDG_STATE_HOME=str(tmp_path)
+        )
+        (file,) = tmp_path.rglob("providers.json")
+        assert f"export CLINE_DATA_DIR={shlex.quote(str(file.parents[1]))}\n" in done.stdout
+        settings = json.loads(file.read_text())["providers"]["openai-compatible"]["settings"]
+        assert settings["baseUrl"] == f"{url}/v1"
+        assert file.stat().st_mode & 0o077 == 0
+
+
 def test_codex_setup_uses_toml_settings(target: ServerTarget):
     setup = AGENTS["codex"].build_setup(target)
     assert setup.arguments[::2] == ("-c",) * (len(setup.arguments) // 2)
@@ -270,6 +296,23 @@ def test_opencode_setup_uses_json_configuration(target: ServerTarget):
     provider = config["provider"]["dragoman"]
     assert provider["options"] == {"baseURL": "http://127.0.0.1:8000/v1", "apiKey": "key"}
     assert provider["models"]['a "b"']["limit"]["context"] == 100_000
+
+
+def test_gemini_setup_uses_api_key_in_own_home(tmp_path: Path):
+    arguments = ("launch", "gemini", "m", "--print", "--url", "http://127.0.0.1:9")
+    done = run_command(*arguments, XDG_STATE_HOME=str(tmp_path), HOME=str(tmp_path))
+    (settings,) = tmp_path.rglob("settings.json")
+    assert f"export GEMINI_CLI_HOME={shlex.quote(str(settings.parents[1]))}\n" in done.stdout
+    assert "export GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:9\n" in done.stdout
+    assert "unset GOOGLE_GENAI_USE_VERTEXAI\n" in done.stdout
+    assert done.stdout.endswith("\ngemini\n")
+    assert json.loads(settings.read_text())["security"]["auth"] == {
+        "selectedType": "gemini-api-key"
+    }
+    # What the user has changed there stays.
+    settings.write_text("{}")
+    run_command(*arguments, XDG_STATE_HOME=str(tmp_path), HOME=str(tmp_path))
+    assert settings.read_text() == "{}"
 
 
 @pytest.mark.parametrize(

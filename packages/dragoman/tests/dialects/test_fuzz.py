@@ -21,6 +21,8 @@ from dragoman.dialects.decisions import read_decisions, read_systemone
 from dragoman.dialects.decisions.openai_wire import DECISIONS
 from dragoman.dialects.decisions.systemone_wire import SYSTEMONE
 from dragoman.dialects.interfaces import Profile, ReaderOptions
+from dragoman.dialects.llama_cpp import read_completion, read_infill
+from dragoman.dialects.llama_cpp.wire import COMPLETION, INFILL
 from dragoman.dialects.openai_embeddings import EMBEDDINGS, read_embeddings
 from dragoman.dialects.openai_errors import render_openai_error
 from dragoman.dialects.scoring import RERANK, SCORE, read_rerank, read_score
@@ -44,6 +46,8 @@ READERS: list[Reader] = [
     read_score,
     read_decisions,
     read_systemone,
+    read_completion,
+    read_infill,
     read_generate,
     read_sglang,
     read_tgi,
@@ -59,6 +63,8 @@ READING = (
     *SCORE.rows,
     *DECISIONS.rows,
     *SYSTEMONE.rows,
+    *COMPLETION.rows,
+    *INFILL.rows,
     *RAW,
 )
 NAMES = sorted({row.name for row in (*CHAT.rows, *COMPLETIONS.rows, *READING)})

@@ -37,12 +37,15 @@ RULES = {
     "messages": MESSAGES_NESTED,
     "ollama": OLLAMA_NESTED,
 }
-HOSTED_FIELDS = {"code", "error", "outputs", "queries", "result", "results", "revised_prompt"}
+HOSTED_FIELDS = {
+    *("code", "error", "outputs", "queries", "result", "results", "revised_prompt"),
+    *("server_label", "approval_request_id", "approve", "reason"),
+}
 """Fields of items of hosted tools, which are the vendor's own and not checked."""
 UNCHECKED: dict[type[Struct], set[str]] = {
     WireItem: HOSTED_FIELDS,
     # Of blocks and tools of hosted tools, which are not checked.
-    WireContentBlock: {"url"},
+    WireContentBlock: {"url", "server_name", "encrypted_content"},
 }
 TAGS: dict[type[Struct], Set[str | None]] = {
     ChatWireMessage: set(chat_messages.ROLES),
@@ -66,7 +69,7 @@ def test_every_field_of_tagged_struct_has_role_or_type(dialect: str) -> None:
         accepted = rules.accepted.get(struct, frozenset[str]())
         fields = {*struct.__struct_fields__} - {tagged.tag} - accepted
         if "display_width_px" in fields:
-            fields -= {"display_width_px", "display_height_px"}
+            fields -= {"display_width_px", "display_height_px", "enable_zoom"}
         assert fields - with_meaning == UNCHECKED.get(struct, set()), struct
 
 

@@ -109,7 +109,6 @@ LAXER = {
     "session_id": NO_EFFECT,
     "user": NO_EFFECT,
     "stream_interval": NO_EFFECT,
-    "prompt_cache_options": NO_EFFECT,
     "prompt_cache_retention": NO_EFFECT,
 }
 

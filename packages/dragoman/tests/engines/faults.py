@@ -113,9 +113,17 @@ class NanRunner(FaultyRunner):
         for chunk in chunks:
             if chunk.sequence.request.id == self._id and chunk.begin == 0:
                 block = chunk.sequence.blocks[0]
-                size = len(self.save(block)) // 4
-                self.restore(block, np.full(size, np.nan, np.float32).tobytes())
+                self.restore(block, _fill_with_nan(self.save(block)))
         return states
+
+
+def _fill_with_nan(contents: bytes) -> bytes:
+    """Replace the numbers of a saved block, which are float32, with or without a header
+    of safetensors.
+    """
+    size = int.from_bytes(contents[:8], "little") + 8
+    begin = size if contents[8:9] == b"{" else 0
+    return contents[:begin] + np.full((len(contents) - begin) // 4, np.nan, np.float32).tobytes()
 
 
 def raise_for(

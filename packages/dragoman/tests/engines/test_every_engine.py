@@ -22,8 +22,6 @@ import pytest
 import pytest_asyncio
 
 from dragoman import CONSTRAINED_TOKEN_CAPABILITIES, BaseTokenEngine, TokenRequest
-from dragoman.core.errors import RequestError
-from dragoman.core.request_checks import check_ids
 from dragoman.engines import tiny
 from dragoman.launch import build_models
 from dragoman.launch.plugin import build_served_model
@@ -154,8 +152,13 @@ class Subject:
         return None
 
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
 @pytest_asyncio.fixture(
-    params=[pytest.param(name, id=name, marks=MARKS.get(name, ())) for name in ENGINES]
+    scope="module",
+    loop_scope="module",
+    params=[pytest.param(name, id=name, marks=MARKS.get(name, ())) for name in ENGINES],
 )
 async def subject(request: pytest.FixtureRequest) -> AsyncGenerator[Subject]:
     async with ENGINES[request.param]() as models:
@@ -392,15 +395,3 @@ async def test_unknown_token_ids_are_all_listed_in_error(subject: Subject, name:
     if "does not support" not in error["message"]:
         assert error["param"] == name
         assert "Token ids 1000000000, 1000000001, 1000000002 are not in" in error["message"]
-
-
-def test_check_ids_error_lists_ten_ids_and_counts_rest():
-    with pytest.raises(RequestError) as rejected:
-        check_ids([7, *range(100, 125), 100], 100, "prompt")
-    listed = "100, 101, 102, 103, 104, 105, 106, 107, 108, 109 and 15 more"
-    assert (
-        rejected.value.message == f"Token ids {listed} are not in this model's vocabulary of 100."
-    )
-    with pytest.raises(RequestError, match="Token id -1 is not in this model's vocabulary of 100"):
-        check_ids([-1], 100, "prompt")
-    check_ids([0, 99], 100, "prompt")

@@ -1,4 +1,6 @@
-"""The test kit for engines, run on every engine that is installed."""
+"""The test kit for engines, run on every engine that is installed. The tests of an
+engine share it and its event loop.
+"""
 
 from __future__ import annotations
 
@@ -211,7 +213,7 @@ SUBJECTS = [
 ]
 
 
-@pytest_asyncio.fixture(params=SUBJECTS)
+@pytest_asyncio.fixture(params=SUBJECTS, scope="module", loop_scope="module")
 async def subject(request: pytest.FixtureRequest) -> AsyncGenerator[EngineUnderTest]:
     make: Callable[[], AbstractAsyncContextManager[Models]] = request.param
     async with make() as models:
@@ -224,5 +226,12 @@ async def subject(request: pytest.FixtureRequest) -> AsyncGenerator[EngineUnderT
         )
 
 
-class TestEngines(EngineKit):
-    """Run the kit with each engine's fixture."""
+# Copied rather than inherited: the kit's marker gives each test a separate event loop.
+TestEngines = type(
+    "TestEngines",
+    (),
+    {
+        **{name: value for name, value in vars(EngineKit).items() if name.startswith("test_")},
+        "pytestmark": pytest.mark.asyncio(loop_scope="module"),
+    },
+)

@@ -12,6 +12,7 @@ from dragoman_check.rules import (
     anthropic,
     chat,
     completions,
+    gemini,
     ollama,
     openai_values,
     responses,
@@ -31,7 +32,7 @@ server, memory addresses.
 """
 EXPECTED = frozenset({501, 503})
 """Documented 5xx statuses, whose bodies state the reason."""
-_REASONS = ("repetition", "abort", "error")
+_REASONS = ("repetition", "abort", "error", "cache_threshold")
 _BY_CLIENT = ("/v1/models", "/v1/files")
 """Paths of both vendors: a header selects the dialect."""
 _TGI = ("/generate_stream", "/info")
@@ -86,8 +87,10 @@ def check_error(request: Request, response: Response) -> None:
     names_anthropic = "anthropic-version" in request.headers
     # No route has the path or a parent of it: the header decides here too.
     is_unknown = b"No such route" in response.body and b'"type":"error"' in response.body
-    if _is_below(path, "/api") and not _is_below(path, "/api/v1"):
+    if _is_below(path, "/api") and not _is_below(path, "/api/v0", "/api/v1"):
         ollama.check_error(body)
+    elif _is_below(path, "/v1beta") or path.endswith(_GEMINI):
+        gemini.check_error(body)
     elif _is_below(path, "/v1/messages") or (
         names_anthropic and (_is_below(path, *_BY_CLIENT) or is_unknown)
     ):
@@ -96,6 +99,15 @@ def check_error(request: Request, response: Response) -> None:
         tgi.check_error(body)
     else:
         openai_values.check_error(body.get("error"))
+
+
+_GEMINI = (
+    ":generateContent",
+    ":streamGenerateContent",
+    ":countTokens",
+    ":embedContent",
+    ":batchEmbedContents",
+)
 
 
 def _is_below(path: str, *routes: str) -> bool:
@@ -124,6 +136,8 @@ def check_stream(request: Request, data: bytes) -> None:
             sglang.check_stream(data, choices=_choices_of(sent))
         case "/api/chat" | "/api/generate":
             ollama.check_stream(data, is_chat=request.route == "/api/chat")
+        case route if route.endswith(":streamGenerateContent"):
+            gemini.check_stream(data)
         case "/api/pull":
             require(data.endswith(b"\n"), "the stream ends inside a line")
         case _:

@@ -146,6 +146,16 @@ _SYSTEMONE = _with_model(
         },
     },
 )
+_COMPLETION = _with_model(
+    {"prompt": "hello", "n_predict": 3, "n_probs": 1, "stream": True},
+    {"prompt": [1, 2], "n_predict": 2, "logit_bias": [[1, False], [2, 1.5]], "seed": -1},
+    {"prompt": "a", "json_schema": SCHEMA, "response_fields": ["content", "timings/predicted_n"]},
+    {"prompt": "a", "n_predict": 2, "grammar": 'root ::= "a"', "samplers": ["top_k"]},
+)
+_INFILL = _with_model(
+    {"input_prefix": "a", "input_suffix": "b", "n_predict": 2},
+    {"input_prefix": "a", "prompt": "c", "input_extra": [{"text": "d", "filename": "e"}]},
+)
 _TGI = _with_model(
     {"inputs": "hello", "parameters": {"max_new_tokens": 3, "details": True, "stop": ["x"]}},
     {
@@ -177,6 +187,30 @@ _TOKENIZE = _with_model(
     {"prompt": "hello", "return_token_strs": True},
     {"messages": HELLO, "tools": [TOOL]},
     models=COUNTS,
+)
+_GEMINI_TURN = {"parts": [{"text": "hello"}]}
+_GEMINI = _any_of(
+    {"contents": [_GEMINI_TURN], "generationConfig": {"maxOutputTokens": 3, "seed": 1}},
+    {
+        "contents": [
+            _GEMINI_TURN,
+            {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {"a": 1}}}]},
+            {"parts": [{"functionResponse": {"name": "f", "response": {"b": 2}}}]},
+        ],
+        "system_instruction": {"parts": [{"text": "a"}]},
+        "tools": [{"function_declarations": [{"name": "f", "parameters": {"type": "OBJECT"}}]}],
+        "toolConfig": {"functionCallingConfig": {"mode": "AUTO"}},
+        "generation_config": {"max_output_tokens": 3, "thinking_config": {"thinkingBudget": 0}},
+    },
+    {
+        "contents": [_GEMINI_TURN],
+        "generationConfig": {
+            "maxOutputTokens": 9,
+            "responseMimeType": "application/json",
+            "responseSchema": {"type": "INTEGER", "nullable": True},
+        },
+        "safetySettings": [{"category": "HARM_CATEGORY_HARASSMENT"}],
+    },
 )
 _OLLAMA_OPTIONS = {"num_predict": 3, "seed": 1, "temperature": 0.5, "stop": ["x"], "num_ctx": 64}
 _OLLAMA_CHAT = _with_model(
@@ -250,6 +284,9 @@ POSTS: dict[str, Body] = {
     ),
     **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), _RERANK),
     **dict.fromkeys(("/score", "/v1/score"), _SCORE),
+    "/completion": _COMPLETION,
+    "/infill": _INFILL,
+    "/apply-template": _dialect("chat"),
     "/v1/decisions": _DECISIONS,
     "/v1/systemone": _SYSTEMONE,
     **dict.fromkeys(("/v1/moderations", "/classify", "/pooling"), _with_model({"input": "a"})),
@@ -279,10 +316,25 @@ POSTS: dict[str, Body] = {
     **dict.fromkeys(
         ("/api/copy", "/api/create", "/api/push", "/api/blobs/{digest}"), _OLLAMA_MODEL
     ),
+    **{
+        f"/{version}/models/{{model:path}}:{method}": body
+        for version in ("v1", "v1beta")
+        for method, body in (
+            ("generateContent", _GEMINI),
+            ("streamGenerateContent", _GEMINI),
+            ("countTokens", _GEMINI),
+            ("embedContent", _any_of({"content": _GEMINI_TURN})),
+            (
+                "batchEmbedContents",
+                _any_of({"requests": [{"content": _GEMINI_TURN}]}),
+            ),
+        )
+    },
     "/tokenize": _TOKENIZE,
     "/detokenize": _with_model({"tokens": [5, 6]}, {"tokens": []}, models=COUNTS),
     "/ping": _nothing,
-    "/v1/files": _nothing,
+    **dict.fromkeys(("/v1/files", "/v1/audio/transcriptions", "/v1/audio/translations"), _nothing),
+    "/v1/audio/speech": _with_model({"input": "a", "voice": "b"}),
     "/v1/messages/batches": _any_of({"requests": [_LINE]}, {"requests": [_LINE, _LINE]}),
     "/v1/messages/batches/{batch}/cancel": _nothing,
     "/v1/batches": _batch,
@@ -352,6 +404,11 @@ GETS = (
         "/v1/conversations/{id}/items",
         "/weight_info",
         "/info",
+        "/props",
+        "/slots",
+        "/api/v0/models",
+        "/api/v1/models",
+        "/api/v0/models/{model:path}",
     ),
     *(
         "/v1/conversations/{id}/items/{item}",
@@ -392,10 +449,12 @@ GETS = (
         "/is_sleeping",
     ),
     *("/api/tags", "/api/ps", "/api/version"),
+    *("/v1beta/models", "/v1beta/models/{model:path}"),
     *("/is_paused", "/dragoman/faults", "/dragoman/listener", "/v1/batches", "/v1/batches/{batch}"),
     *("/dragoman/requests", "/dragoman/simulator", "/ui", "/ui/{file}"),
     *("/openapi.json", "/docs", "/docs/viewer.js", "/docs/viewer.css", "/docs/icon.svg"),
     *("/v1/organization/usage/completions", "/v1/organization/usage/embeddings"),
+    *("/v1/organization/usage/audio_transcriptions", "/v1/realtime"),
 )
 ENDLESS = ("/models/sse",)
 """Streams that end only when the client disconnects."""
@@ -484,6 +543,7 @@ HEADERS: tuple[dict[str, str], ...] = (
     ),
     *(
         {"x-data-parallel-rank": "1"},
+        {"x-cache-threshold-finish-reason": "true"},
         {"authorization": "Bearer x"},
         {"content-type": "text/plain"},
         {"content-encoding": "gzip"},
@@ -511,8 +571,8 @@ def draw_request(random: Random, state: State) -> Request:
     data = b"" if body is None else encode(body)
     if fate > 0.92:
         data = damage(random, data)
-    if route == "/v1/files" and method == "POST":
-        headers["content-type"], data = _upload(random, data)
+    if method == "POST" and route in FORMS:
+        headers["content-type"], data = _upload(random, data, FORMS[route](random))
     if route.startswith(("/v1/messages", "/v1/files")) and random.random() < 0.7:
         headers["anthropic-version"] = "2023-06-01"
     leave = random.randrange(5) if random.random() < 0.06 or route in ENDLESS else None
@@ -543,7 +603,26 @@ def _path(random: Random, route: str, state: State) -> str:
     return path + "/" if random.random() < 0.01 else path
 
 
-def _upload(random: Random, noise: bytes) -> tuple[str, bytes]:
+def _draw_speech_fields(random: Random) -> dict[str, str]:
+    fields = {
+        "response_format": random.choice(("json", "srt", "verbose_json", "x")),
+        "temperature": random.choice(("0", "0.5", "-1", "nan")),
+        "include[]": "logprobs",
+        "stream": random.choice(("true", "x", "")),
+    }
+    names = random.sample(sorted(fields), random.randrange(4))
+    return {"model": random.choice(MODELS), **{name: fields[name] for name in names}}
+
+
+FORMS: dict[str, Callable[[Random], dict[str, str]]] = {
+    "/v1/files": lambda _: {"purpose": "batch"},
+    "/v1/audio/transcriptions": _draw_speech_fields,
+    "/v1/audio/translations": _draw_speech_fields,
+}
+"""The fields of each form besides the file."""
+
+
+def _upload(random: Random, noise: bytes, fields: dict[str, str]) -> tuple[str, bytes]:
     line = json.dumps(
         {
             "custom_id": "a",
@@ -553,9 +632,13 @@ def _upload(random: Random, noise: bytes) -> tuple[str, bytes]:
         }
     )
     content = random.choice((line.encode() + b"\n", noise, b"", b"\xff\xfe"))
+    texts = [
+        f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{text}\r\n'
+        for name, text in fields.items()
+    ]
     form = (
-        b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
-        b'--b\r\nContent-Disposition: form-data; name="file"; filename="../a.jsonl"\r\n\r\n'
+        "".join(texts).encode()
+        + b'--b\r\nContent-Disposition: form-data; name="file"; filename="../a.jsonl"\r\n\r\n'
         + content
         + b"\r\n--b--\r\n"
     )

@@ -19,9 +19,11 @@ from dragoman.core.errors import DragomanError, EngineError
 from dragoman.core.event_grammar import EventGrammar
 from dragoman.core.events import Event
 from dragoman.core.reply import ReplyBuilder
+from dragoman.core.server_tools import ServerToolName
 from dragoman.dialects.anthropic import MessagesRenderOptions, MessagesWriter
 from dragoman.dialects.chat import ChatRenderOptions, ChatWriter
 from dragoman.dialects.completions.writer import CompletionsRenderOptions, CompletionsWriter
+from dragoman.dialects.gemini import GeminiRenderOptions, GeminiWriter
 from dragoman.dialects.interfaces import Header, Profile, Writer
 from dragoman.dialects.ollama import OllamaRenderOptions, OllamaTimings, OllamaWriter
 from dragoman.dialects.responses import Echo, ResponsesRenderOptions, ResponsesWriter
@@ -39,6 +41,16 @@ ECHO = Echo(
     b'"safety_identifier":null,"service_tier":"default","temperature":1.0,"text":{"format":{"type":"text"}},'
     b'"tool_choice":"auto","tools":[],"top_logprobs":0,"top_p":1.0,"truncation":"disabled"'
 )
+
+
+def _name_hosted_tools(code: str) -> dict[str, ServerToolName]:
+    """Return hosted tools. code: name of the one that runs code."""
+    return {
+        name: ServerToolName(
+            qualified=name, server="s", name=name, needs_approval=False, hosted=hosted
+        )
+        for name, hosted in (("search", "web_search"), ("run", code))
+    }
 
 
 class Golden(Struct, frozen=True):
@@ -129,12 +141,28 @@ def _ollama(case: str, *, error: DragomanError | None = None, **view: Any) -> It
         yield Golden(case, name, lambda render_options=options: OllamaWriter(render_options), error)
 
 
+def _gemini(case: str, *, error: DragomanError | None = None, **view: Any) -> Iterator[Golden]:
+    options = GeminiRenderOptions(
+        includes_thoughts=True, seal=lambda text, _: f"sealed {len(text)}", **view
+    )
+    yield Golden(case, "gemini", lambda: GeminiWriter(_header("gemini-1"), options), error)
+
+
 def _header(id: str) -> Header:
     return Header(id, 1700000000, "org/model", "fp_1")
 
 
 TIMINGS = OllamaTimings(total=40, load=10, prompt_eval=20, eval=10)
 GROUPED = (ToolName("get_weather", "get", "weather"),)
+SERVER_TOOLS = {
+    f"crm__{name}": ServerToolName(
+        qualified=f"crm__{name}", server="crm", name=name, needs_approval=needs_approval
+    )
+    for name, needs_approval in (("find", False), ("close", True))
+}
+MCP = tuple(
+    ToolName(tool.qualified, tool.name, "", server_tool=tool) for tool in SERVER_TOOLS.values()
+)
 FAILURE = EngineError("The engine stopped.")
 
 GOLDEN: tuple[Golden, ...] = (
@@ -165,6 +193,10 @@ GOLDEN: tuple[Golden, ...] = (
     *_completions("abort"),
     *_messages("abort"),
     *_responses("abort"),
+    *_chat("usage-cache-threshold", include_usage=True),
+    *_completions("usage-cache-threshold", include_usage=True),
+    *_messages("usage-cache-threshold"),
+    *_responses("usage-cache-threshold"),
     *_chat("error", error=FAILURE),
     *_completions("error", error=FAILURE),
     *_messages("error", error=FAILURE),
@@ -201,6 +233,26 @@ GOLDEN: tuple[Golden, ...] = (
     *_responses("tool-call"),
     *_responses(
         "tool-call", ResponsesRenderOptions(tool_names=GROUPED), writer="responses-grouped"
+    ),
+    *_responses("mcp-calls", ResponsesRenderOptions(tool_names=MCP)),
+    *_responses("mcp-approval", ResponsesRenderOptions(tool_names=MCP)),
+    *_responses("mcp-cut-off", ResponsesRenderOptions(tool_names=MCP)),
+    *_responses("mcp-list-failed", ResponsesRenderOptions(tool_names=MCP)),
+    *_messages("mcp-calls", MessagesRenderOptions(server_tools=SERVER_TOOLS)),
+    *_messages("mcp-cut-off", MessagesRenderOptions(server_tools=SERVER_TOOLS)),
+    *_messages(
+        "hosted-calls", MessagesRenderOptions(server_tools=_name_hosted_tools("code_execution"))
+    ),
+    *_responses(
+        "hosted-calls",
+        ResponsesRenderOptions(
+            tool_names=tuple(
+                ToolName(name, name, "", server_tool=tool)
+                for name, tool in _name_hosted_tools("code_interpreter").items()
+            ),
+            include_sources=True,
+            include_code_outputs=True,
+        ),
     ),
     *_chat("parallel-calls"),
     *_messages("parallel-calls"),
@@ -250,4 +302,23 @@ GOLDEN: tuple[Golden, ...] = (
     *_ollama("call-cut-off"),
     *_ollama("call-no-json"),
     *_ollama("thought-call-text"),
+    *_gemini("stop"),
+    *_gemini("length"),
+    *_gemini("context-full"),
+    *_gemini("stop-string"),
+    *_gemini("empty"),
+    *_gemini("content-filter"),
+    *_gemini("abort"),
+    *_gemini("error", error=FAILURE),
+    *_gemini("line-ends"),
+    *_gemini("logprobs", logprobs=2),
+    *_gemini("two-choices"),
+    *_gemini("reasoning"),
+    *_gemini("refusal"),
+    *_gemini("tool-call"),
+    *_gemini("parallel-calls"),
+    *_gemini("text-then-call"),
+    *_gemini("call-cut-off"),
+    *_gemini("call-no-json"),
+    *_gemini("thought-call-text"),
 )

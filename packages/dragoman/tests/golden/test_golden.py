@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from dragoman_check.rules import anthropic, chat, completions, ollama, responses
+from dragoman_check.rules import anthropic, chat, completions, gemini, ollama, responses
 
 from .renderings import CASES, GOLDEN, Golden
 
@@ -65,6 +65,15 @@ def test_golden_ollama_lines_follow_wire_grammar(golden: Golden):
             ollama.check_object(json.loads(path.read_bytes()), is_chat=is_chat)
 
 
+@pytest.mark.parametrize("golden", [one for one in GOLDEN if one.writer == "gemini"], ids=name)
+def test_golden_gemini_chunks_follow_wire_grammar(golden: Golden):
+    for path, _ in golden.files():
+        if path.suffix == ".sse":
+            gemini.check_stream(path.read_bytes())
+        else:
+            gemini.check_object(json.loads(path.read_bytes()))
+
+
 @pytest.mark.parametrize(
     "golden", [one for one in GOLDEN if one.writer.split("-")[0] in GRAMMARS], ids=name
 )
@@ -73,7 +82,11 @@ def test_golden_chat_and_completions_follow_wire_grammar(golden: Golden):
     for path, _ in golden.files():
         if path.suffix == ".sse":
             grammar.check_stream(
-                path.read_bytes(), include_usage="usage" in golden.case, extra_reasons=("abort",)
+                path.read_bytes(),
+                include_usage="usage" in golden.case,
+                extra_reasons=("abort", "cache_threshold"),
             )
         else:
-            grammar.check_object(json.loads(path.read_bytes()), extra_reasons=("abort",))
+            grammar.check_object(
+                json.loads(path.read_bytes()), extra_reasons=("abort", "cache_threshold")
+            )

@@ -194,6 +194,23 @@ async def test_body_memory_share_counts_decompressed_size() -> None:
         )
 
 
+def test_body_memory_of_one_key_leaves_share_of_other() -> None:
+    budget = BodyMemoryBudget(LIMIT, lambda: ("greedy", "other"))
+    # Half of the limit is reserved for both in equal parts.
+    greedy = [BodyMemoryShare(budget, "greedy") for _ in range(3)]
+    for share in greedy:
+        share.reserve(LIMIT // 4)
+    with pytest.raises(Overloaded):
+        greedy[0].reserve(LIMIT // 4 + 1)
+    other = BodyMemoryShare(budget, "other")
+    other.reserve(LIMIT // 4)
+    with pytest.raises(Overloaded):
+        other.reserve(LIMIT // 4 + 1)
+    for share in (*greedy, other):
+        share.release()
+    assert budget.used == 0
+
+
 @pytest.mark.parametrize("status", [200, 400])
 async def test_body_memory_budget_is_released_after_response(status: int) -> None:
     options = ServingOptions(max_inflight_body_bytes=300)

@@ -6,7 +6,7 @@ the modules that need them: LiteLLM CVE-2026-42271.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ import pytest
 import dragoman
 
 SOURCE = Path(dragoman.__file__).parent
-FILES = sorted(SOURCE.rglob("*.py"))
 
 NEVER_CALLED = {"eval", "exec", "compile", "__import__"}
 NEVER_CALLED_ANYWHERE = {"literal_eval", "system", "popen", "create_subprocess_shell"}
@@ -41,20 +40,23 @@ line.
 """
 
 
-def calls(tree: ast.AST) -> Iterator[tuple[str, str, ast.Call]]:
+def calls(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str, ast.Call]]:
     """Yield the object, the name and the node of each call."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Call(func=ast.Name(id=name)):
                 yield "", name, node
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=on), attr=name)):
+                # Unparsing these too would take most of the time.
+                yield on, name, node
             case ast.Call(func=ast.Attribute(value=value, attr=name)):
                 yield ast.unparse(value), name, node
             case _:
                 pass
 
 
-def find_imports(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def find_imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         match node:
             case ast.Import(names=names):
                 yield from (alias.name.partition(".")[0] for alias in names)
@@ -65,16 +67,19 @@ def find_imports(tree: ast.AST) -> Iterator[str]:
 
 
 def faults(source: str, file: str = "x.py") -> list[str]:
-    tree = ast.parse(source)
-    found = [f"import {name}" for name in find_imports(tree) if name in NEVER_IMPORTED]
+    nodes = list(ast.walk(ast.parse(source)))
+    imports = list(find_imports(nodes))
+    found = [f"import {name}" for name in imports if name in NEVER_IMPORTED]
     found += [
-        "subprocess"
-        for name in find_imports(tree)
-        if name == "subprocess" and file not in STARTS_PROCESSES
+        "subprocess" for name in imports if name == "subprocess" and file not in STARTS_PROCESSES
     ]
-    for on, name, call in calls(tree):
+    for on, name, call in calls(nodes):
         path = f"{on}.{name}".removeprefix(".")
-        keywords = {each.arg: ast.unparse(each.value) for each in call.keywords}
+        keywords = {
+            each.arg: ast.unparse(each.value)
+            for each in call.keywords
+            if each.arg in ("shell", "allow_pickle")
+        }
         if path in NEVER_CALLED or on == "builtins" or name in NEVER_CALLED_ANYWHERE:
             found.append(path)
         if path in ("torch.load", "numpy.load", "np.load"):
@@ -89,9 +94,14 @@ def faults(source: str, file: str = "x.py") -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
-def test_source_files_contain_no_unsafe_calls(file: Path):
-    assert faults(file.read_text(), file.relative_to(SOURCE).as_posix()) == []
+def test_source_files_contain_no_unsafe_calls():
+    found = {
+        name: faults(file.read_text(), name)
+        for file in SOURCE.rglob("*.py")
+        for name in (file.relative_to(SOURCE).as_posix(),)
+    }
+    assert "commands/launch.py" in found
+    assert {name: calls for name, calls in found.items() if calls} == {}
 
 
 @pytest.mark.parametrize(

@@ -131,15 +131,51 @@ async def test_connections_per_address_are_limited(monkeypatch: pytest.MonkeyPat
             assert [each.status for each in answers(await wire.ask(GET + LAST))] == [200, 200]
 
 
+async def test_connections_rejected_at_address_leave_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rejected connections linger, but fill neither the server nor their address."""
+    monkeypatch.setattr("dragoman.http.server_context.is_loopback", "::1".__eq__)
+    # Lingers for as long as the test runs.
+    limits = HttpLimits(connections=16, per_address=8, linger_timeout=600, head_timeout=600)
+    async with serving(stream, limits) as wire:
+
+        async def connect(host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            return await asyncio.open_connection("127.0.0.1", wire.port, local_addr=(host, 0))
+
+        async def get(host: str) -> bytes:
+            reader, writer = await connect(host)
+            writer.write(GET)
+            async with asyncio.timeout(60):
+                line = await reader.readline()
+            writer.close()
+            return line
+
+        held = [await connect("127.0.0.2") for _ in range(30)]
+        async with asyncio.timeout(60):
+            while len(wire.state.connections) > 8 + 3:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert b" 200 " in await get("127.0.0.3")
+        held[0][1].close()
+        async with asyncio.timeout(60):
+            while len(wire.state.connections) > 7 + 3:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert b" 200 " in await get("127.0.0.2")
+        for _, each in held:
+            each.close()
+
+
 def test_connection_count_per_address_is_removed_at_zero() -> None:
     shared = ServerContext.__new__(ServerContext)
     shared.limits = HttpLimits()
     shared.connections = set()
     shared._by_address = {}  # pyright: ignore[reportPrivateUsage]
+    shared._rejected = set()  # pyright: ignore[reportPrivateUsage]
+    connection = asyncio.Protocol()
     for _ in range(3):
-        shared.admit("192.0.2.1")
+        shared.admit(connection, "192.0.2.1")
     for _ in range(3):
-        shared.release("192.0.2.1")
+        shared.release(connection, "192.0.2.1")
     assert shared._by_address == {}  # pyright: ignore[reportPrivateUsage]
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from dragoman.isolation.fair_limiter import FairLimiter
+from dragoman.isolation.fair_threads import FairThreads
 
 
 class Jobs:
     """Jobs that run until they are ended, in the order of their start."""
 
-    def __init__(self, places: int) -> None:
-        self.limiter = FairLimiter(places)
+    def __init__(self, places: int, per_owner: int | None = None) -> None:
+        self.limiter = FairLimiter(places, per_owner)
         self.running: list[str] = []
         self.started: list[str] = []
         self._ends: dict[str, asyncio.Event] = {}
@@ -55,6 +57,32 @@ async def test_flood_delays_other_owner_by_one_job(places: int):
     for task in (*flood, *other):
         task.cancel()
     await asyncio.gather(*flood, *other, return_exceptions=True)
+
+
+async def test_owner_at_its_limit_leaves_places_to_others():
+    jobs = Jobs(4, per_owner=2)
+    flood = await jobs.submit(*(f"b{number}" for number in range(9)))
+    assert jobs.running == ["b0", "b1"]
+    other = await jobs.submit("a0")
+    assert jobs.running == ["b0", "b1", "a0"]
+    await jobs.end("b1")
+    assert jobs.running == ["b0", "a0", "b2"]
+    for task in (*flood, *other):
+        task.cancel()
+    await asyncio.gather(*flood, *other, return_exceptions=True)
+
+
+async def test_threads_run_other_owners_work_beside_flood():
+    threads = FairThreads(8, per_owner=1)
+    finish = threading.Event()
+    flood = [asyncio.create_task(threads.run("b", finish.wait)) for _ in range(20)]
+    await settle()
+    try:
+        assert await threads.run("a", lambda: "done") == "done"
+        assert not any(task.done() for task in flood)
+    finally:
+        finish.set()
+    assert await asyncio.gather(*flood) == [True] * 20
 
 
 async def test_owners_take_turns():

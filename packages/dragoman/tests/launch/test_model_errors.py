@@ -279,6 +279,32 @@ def test_choose_engine_follows_declared_task(
             choose_engine(declared)
 
 
+@pytest.mark.parametrize(
+    ("name", "architecture", "config", "has_hint"),
+    [
+        ("Qwen/Qwen3-Reranker-0.6B: config.json", "Qwen3ForCausalLM", {}, True),
+        ("/models/bge-RERANKER-v2-gemma/config.json", "GemmaForCausalLM", {}, True),
+        ("Qwen/Qwen3-0.6B: config.json", "Qwen3ForCausalLM", {}, False),
+        ("Qwen/Qwen3-Reranker-0.6B: config.json", "Qwen3ForCausalLM", TOKENS, False),
+        ("org/reranker: config.json", "BertForSequenceClassification", {}, False),
+    ],
+)
+def test_choose_engine_undeclared_reranker_gives_hint(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    architecture: str,
+    config: dict[str, object],
+    has_hint: bool,
+):
+    def find_spec(name: str) -> ModuleSpec:
+        return ModuleSpec(name, None)
+
+    monkeypatch.setattr("dragoman.launch.engine_choice.find_spec", find_spec)
+    encoded = json.dumps({"architectures": [architecture], **config}).encode()
+    choice = choose_engine(read_model_config(encoded, name, 1000))
+    assert choice.reason.endswith("serve it as `encoder:MODEL`") is has_hint
+
+
 @pytest.mark.parametrize("model", ["/no/such/dir", "transformers:/no/such/dir"])
 def test_engine_process_wrong_path_names_it(model: str) -> None:
     with pytest.raises(ValueError, match="/no/such/dir does not exist"):

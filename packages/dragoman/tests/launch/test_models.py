@@ -14,6 +14,7 @@ from dragoman.launch import build_models
 from dragoman.launch.memory_estimate import measure_memory, measure_weights
 from dragoman.launch.model_plan import plan_model
 from dragoman.pipeline.model_lifecycle import ModelState
+from dragoman.pipeline.request_queue import QueueShare
 from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.serving_options import ServingOptions
@@ -28,6 +29,26 @@ MODELS = """{
 
 def settings(models: str = MODELS, **more: Any) -> Settings:
     return load_settings({"models": models, **more}, {})
+
+
+@pytest.mark.parametrize(
+    ("engine", "changed", "n_dispatched"),
+    [
+        # Four steps, of 512 and of 128 tokens; of 8192 where nothing is known.
+        ("tiny", {}, 4),
+        ("tiny", {"max_num_batched_tokens": 128}, 1),
+        ("scripted", {}, 16),
+    ],
+)
+def test_queue_holds_prompts_of_keys_beyond_four_steps(
+    engine: str, changed: dict[str, Any], n_dispatched: int
+) -> None:
+    models = build_models(load_settings({"model": engine, **changed}, {}), SystemClock())
+    (model,) = models
+    queue = model.queues.generation
+    for _ in range(20):
+        queue.enqueue(QueueShare("a"), 512)
+    assert queue.n_held == 20 - n_dispatched
 
 
 async def test_pinned_models_load_at_startup_and_others_on_demand(tmp_path: Path) -> None:

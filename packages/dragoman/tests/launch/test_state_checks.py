@@ -1,5 +1,5 @@
-"""Wrong paths of the store, the keys, the limits and the request log are reported
-before a model is loaded.
+"""Wrong paths of the store, the keys, the tools, the limits and the request log are
+reported before a model is loaded.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
 WRONG = {
     "store": "sqlite:{file}/store.db",
     "keys_file": "{file}",
+    "tools_file": "{file}",
     "limits_store": "sqlite:{file}/limits.db",
     "request_log": "{file}/requests.jsonl",
 }

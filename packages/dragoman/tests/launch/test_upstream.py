@@ -12,6 +12,7 @@ from dragoman.settings import Settings, SettingsError
 SETTINGS = Settings().replace(
     model="http://a/v1,http://b/v1/", upstream_kind="vllm", upstream_model="m", max_model_len=99
 )
+GOOGLE = "https://generativelanguage.googleapis.com"
 
 
 def test_upstream_with_configured_values_is_not_queried() -> None:
@@ -34,10 +35,13 @@ def test_upstream_weights_accept_one_or_several_options(weights: tuple[str, ...]
         ("https://api.anthropic.com", "auto", "https://api.anthropic.com/v1"),
         ("http://a/", "anthropic", "http://a/v1"),
         ("http://a/proxy", "anthropic", "http://a/proxy"),
+        (GOOGLE, "auto", f"{GOOGLE}/v1beta"),
+        (f"{GOOGLE}/v1beta", "auto", f"{GOOGLE}/v1beta"),
+        ("http://a/", "gemini", "http://a/v1beta"),
         ("http://a", "openai", "http://a"),
     ],
 )
-def test_upstream_anthropic_url_is_completed_from_host(url: str, kind: str, expected: str) -> None:
+def test_upstream_vendor_url_is_completed_from_host(url: str, kind: str, expected: str) -> None:
     (model,) = build_models(SETTINGS.replace(model=url, upstream_kind=kind), SystemClock())
     assert isinstance(model.backend.engine, UpstreamEngine)
     assert [upstream.url for upstream in model.backend.engine.upstreams] == [expected]

@@ -34,6 +34,13 @@ from dragoman.core.events import (
 )
 from dragoman.core.message import Reasoning, Refusal, Text, ToolCall
 from dragoman.core.reply import Choice, Reply, ReplyPart
+from dragoman.core.server_tools import (
+    ListedTool,
+    ServerToolName,
+    ToolFailureKind,
+    ToolList,
+    ToolOutcome,
+)
 
 # Beyond ASCII, quotes and control characters: line ends that only some clients treat as
 # such, and pseudo-markup.
@@ -85,6 +92,7 @@ class Kinds(Struct, frozen=True):
     """The kinds of parts that a dialect supports.
 
     prompts: whether PromptTokens may occur.
+    server_tools: whether calls may have outcomes, and servers lists of tools.
     """
 
     parts: tuple[type[ReplyPart], ...] = (Text, Reasoning, Refusal, ToolCall)
@@ -94,13 +102,51 @@ class Kinds(Struct, frozen=True):
     custom: bool = True
     prompts: bool = True
     weights: bool = True
+    server_tools: bool = False
 
 
 ANYTHING = Kinds()
+OPENAI_REASONS = tuple(
+    reason for reason in FinishReason if reason is not FinishReason.CACHE_THRESHOLD
+)
+"""Those with a word of OpenAI's; the other is llm-d's, sent on demand."""
 
 
 edited = st.lists(
     st.builds(AppliedEdit, st.sampled_from(ClearedKind), st.integers(1, 9), st.integers(1, 999)),
+    max_size=2,
+).map(tuple)
+
+
+SERVER_TOOLS = tuple(
+    ServerToolName(
+        qualified=name, server="crm", name=name, needs_approval=needs_approval, hosted=hosted
+    )
+    for name, needs_approval, hosted in (
+        ("a", False, ""),
+        ("b", True, ""),
+        ("search", False, "web_search"),
+        ("code", False, "code_interpreter"),
+    )
+)
+"""The tools that this server calls; only calls of these may have an outcome."""
+CITING = ("See https://x.example.", "(https://y.example/1) or https://x.example")
+"""Texts that name links of the outcomes."""
+outcomes = st.builds(
+    ToolOutcome,
+    text=st.text(ALPHABET, max_size=6)
+    | st.sampled_from(("[x](https://x.example)", '[{"url":"https://y.example/1","title":"y"}]')),
+    failure=st.none() | st.sampled_from(ToolFailureKind),
+    code=st.sampled_from((-32000, -32001, -32602, 429)),
+    approval=st.sampled_from((None, "mcpr_1")),
+)
+lists = st.lists(
+    st.builds(
+        ToolList,
+        server=st.just("crm"),
+        tools=st.sampled_from(((), (ListedTool(name="find", schema='{"type": "object"}'),))),
+        error=st.sampled_from((None, "down")),
+    ),
     max_size=2,
 ).map(tuple)
 
@@ -125,7 +171,22 @@ def cases(draw: DrawFn, kinds: Kinds = ANYTHING) -> Case:
         draw(st.none() | st.integers(0, prompt)),
         draw(st.none() | st.integers(0, 9)),
     )
-    started = Started(prompt, usage.cached, len(queues), prompts, draw(edited))
+    ends_empty = (
+        len(queues) == 1
+        and len(merged) == 1
+        and isinstance(end := merged[0], ChoiceFinished)
+        and not end.tokens
+        and draw(st.booleans())
+    )
+    started = Started(
+        prompt,
+        usage.cached,
+        len(queues),
+        prompts,
+        draw(edited),
+        ends_empty=ends_empty,
+        tool_lists=draw(lists) if kinds.server_tools else (),
+    )
     events: tuple[Event, ...] = (started, *merged, Finished(usage))
     return Case(_fold_events(events), events)
 
@@ -144,19 +205,26 @@ def _prompts(draw: DrawFn, prompt: int) -> PromptTokens:
 def _choice_events(draw: DrawFn, choice: int, kinds: Kinds) -> list[Event]:
     """Draw the events of a choice. Adjacent parts of one kind become one part."""
     events: list[Event] = []
+    reason = draw(st.sampled_from(kinds.reasons))
     for i in range(draw(st.integers(0, 4))):
         kind = draw(st.sampled_from(kinds.parts))
         if kind is ToolCall:
             custom = kinds.custom and draw(st.booleans())
             text = draw(texts if custom else arguments)
+            server_tools = {tool.qualified: tool for tool in SERVER_TOOLS if kinds.server_tools}
+            name = draw(st.sampled_from(list(server_tools)) | names if server_tools else names)
             events.append(
-                ToolCallStart(
-                    choice, f"call_{choice}_{i}", draw(names), draw(tokens(most=1)), custom
-                )
+                ToolCallStart(choice, f"call_{choice}_{i}", name, draw(tokens(most=1)), custom)
             )
             events += [
                 ToolCallDelta(choice, piece, draw(tokens())) for piece in draw(_pieces(text))
             ]
+            if (tool := server_tools.get(name)) is not None:
+                # Of a complete answer, only a call that awaits approval has not been made.
+                is_open = reason is not FinishReason.STOP or tool.needs_approval
+                outcome = draw(st.none() | outcomes if is_open else outcomes)
+                if outcome is not None:
+                    events.append(ToolCallDelta(choice, "", outcome=outcome))
         else:
             delta = (
                 TextDelta if kind is Text else ReasoningDelta if kind is Reasoning else RefusalDelta
@@ -164,12 +232,10 @@ def _choice_events(draw: DrawFn, choice: int, kinds: Kinds) -> list[Event]:
             seal = draw(st.sampled_from(("", "", *SIGNATURES))) if kind is Reasoning else ""
             # Redacted reasoning has a seal and no text.
             if not seal or draw(st.booleans()):
-                events += [
-                    delta(choice, piece, draw(tokens())) for piece in draw(_pieces(draw(texts)))
-                ]
+                text = draw(texts | st.sampled_from(CITING) if kinds.server_tools else texts)
+                events += [delta(choice, piece, draw(tokens())) for piece in draw(_pieces(text))]
             if seal:
                 events.append(ReasoningDelta(choice, "", draw(tokens(most=1)), seal))
-    reason = draw(st.sampled_from(kinds.reasons))
     stop = draw(st.sampled_from((None, "END", 7))) if reason is FinishReason.STOP else None
     weights = draw(st.sampled_from((None, (), WEIGHTS))) if kinds.weights else None
     return [*events, ChoiceFinished(choice, reason, stop, draw(tokens(most=2)), weights=weights)]
@@ -208,7 +274,11 @@ def _fold_events(events: tuple[Event, ...]) -> Reply:
         event for event in middle if isinstance(event, PromptTokens)
     ]
     return Reply(
-        tuple(choices), finished.usage, tuple(prompts or [None] * started.prompts), started.edited
+        tuple(choices),
+        finished.usage,
+        tuple(prompts or [None] * started.prompts),
+        started.edited,
+        tool_lists=started.tool_lists,
     )
 
 
@@ -218,7 +288,7 @@ def _append(parts: list[ReplyPart], event: Event) -> None:
         case ToolCallStart(_, id, name, toks, custom), _:
             parts.append(ToolCall(id, name, "", toks, custom))
         case ToolCallDelta(_, piece, toks), ToolCall(id, name, text, before, custom):
-            parts[-1] = ToolCall(id, name, text + piece, before + toks, custom)
+            parts[-1] = ToolCall(id, name, text + piece, before + toks, custom, event.outcome)
         case (TextDelta(_, piece, toks), Text(text, before)):
             parts[-1] = Text(text + piece, before + toks)
         case (ReasoningDelta(_, piece, toks, seal), Reasoning(text, before, "")):

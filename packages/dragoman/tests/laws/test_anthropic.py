@@ -11,6 +11,7 @@ from anthropic.types.beta import BetaMessage
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
+from msgspec.structs import replace
 from pydantic import TypeAdapter
 
 from dragoman.core.events import (
@@ -27,13 +28,14 @@ from dragoman.core.events import (
 )
 from dragoman.core.reply import ReplyBuilder
 from dragoman.dialects.anthropic import MessagesRenderOptions, MessagesWriter, no_signature
+from dragoman.dialects.anthropic.hosted_tools import KINDS
 from dragoman.dialects.interfaces import Header
 from dragoman.dialects.json_encoding import replace_surrogates
 from dragoman_check.rules import anthropic as grammar
 
 from .anthropic_sdk import AnthropicSdk
 from .sdk import write_stream
-from .strategies import Case, Kinds, arguments, cases
+from .strategies import SERVER_TOOLS, Case, Kinds, arguments, cases
 
 JsonObject = dict[str, Any]
 HEADER = Header("msg_1", 1700000000, "org/model", "fp_1")
@@ -59,6 +61,13 @@ views = st.builds(
     sign=st.sampled_from((no_signature, sign_reasoning)),
     reports_edits=st.booleans(),
     wrap_seal=st.sampled_from((None, wrap)),
+)
+mcp_answer = cases(Kinds(max_choices=1, custom=False, server_tools=True)).filter(is_consistent)
+NAMES = {kind: name for name, kind in KINDS.items()}
+mcp_view = MessagesRenderOptions(
+    server_tools={
+        tool.qualified: replace(tool, hosted=NAMES.get(tool.hosted, "")) for tool in SERVER_TOOLS
+    }
 )
 # Arguments that a model may write instead of JSON.
 PIECES = (
@@ -125,6 +134,18 @@ def test_sdk_accumulates_stream_to_full_response(
     streamed = read(write_stream(MessagesWriter(HEADER, view), case.events)).to_json(warnings=False)
     full = MessagesWriter(HEADER, view).render_full(case.reply)
     assert without_nulls(json.loads(streamed)) == without_nulls(json.loads(full))
+
+
+@given(mcp_answer)
+def test_stream_of_mcp_tools_folds_to_full_message(sdk: AnthropicSdk, case: Case):
+    data = write_stream(MessagesWriter(HEADER, mcp_view), case.events)
+    grammar.check_stream(data)
+    full = json.loads(MessagesWriter(HEADER, mcp_view).render_full(case.reply))
+    grammar.check_object(full)
+    BetaMessage.model_validate_json(json.dumps(full), strict=True)
+    assert without_nulls(json.loads(sdk.edited_message(data).to_json(warnings=False))) == (
+        without_nulls(full)
+    )
 
 
 @given(calls())

@@ -27,11 +27,11 @@ from dragoman_check.rules import chat as grammar
 from dragoman_check.rules.json_values import require_object, require_objects
 
 from .sdk import OpenAiSdk, write_stream
-from .strategies import Case, Kinds, cases
+from .strategies import OPENAI_REASONS, Case, Kinds, cases
 
 JsonObject = dict[str, Any]
 HEADER = Header("chatcmpl-1", 1700000000, "org/model", "fp_1")
-FUNCTIONS_ONLY = Kinds(custom=False)
+FUNCTIONS_ONLY = Kinds(custom=False, reasons=OPENAI_REASONS)
 views = st.builds(
     ChatRenderOptions,
     profile=st.sampled_from(Profile),
@@ -108,10 +108,10 @@ def test_stream_follows_grammar_and_sums_to_full_response(case: Case, view: Chat
     chunks = grammar.check_stream(
         write_stream(ChatWriter(HEADER, view), case.events),
         include_usage=view.include_usage,
-        extra_reasons=("abort",),
+        extra_reasons=("abort", "cache_threshold"),
     )
     full = json.loads(ChatWriter(HEADER, view).render_full(case.reply))
-    grammar.check_object(full, extra_reasons=("abort",))
+    grammar.check_object(full, extra_reasons=("abort", "cache_threshold"))
     for index, choice in enumerate(full["choices"]):
         mine = [part for chunk in chunks for part in chunk["choices"] if part["index"] == index]
         tokens = case.reply.choices[index].tokens

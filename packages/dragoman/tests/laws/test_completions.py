@@ -17,11 +17,12 @@ from dragoman_check.rules import completions as grammar
 from dragoman_check.rules.json_values import require_objects
 
 from .sdk import OpenAiSdk, write_stream
-from .strategies import Case, Kinds, cases
+from .strategies import OPENAI_REASONS, Case, Kinds, cases
 
 JsonObject = dict[str, Any]
 HEADER = Header("cmpl-1", 1700000000, "org/model", "fp_1")
 MANY = Kinds(max_prompts=3, max_choices=2)
+MANY_OF_OPENAI = Kinds(max_prompts=3, max_choices=2, reasons=OPENAI_REASONS)
 TEXT_ONLY = Kinds(parts=(Text, Refusal), max_prompts=2, max_choices=2)
 views = st.builds(
     CompletionsRenderOptions,
@@ -48,10 +49,12 @@ def test_stream_follows_grammar_and_joins_to_full_response(
     sdk: OpenAiSdk, case: Case, view: CompletionsRenderOptions
 ):
     stream = write_stream(CompletionsWriter(HEADER, view), case.events)
-    grammar.check_stream(stream, include_usage=view.include_usage, extra_reasons=("abort",))
+    grammar.check_stream(
+        stream, include_usage=view.include_usage, extra_reasons=("abort", "cache_threshold")
+    )
     chunks = [json.loads(chunk.to_json()) for chunk in sdk.completions(stream)]
     full = json.loads(CompletionsWriter(HEADER, view).render_full(case.reply))
-    grammar.check_object(full, extra_reasons=("abort",))
+    grammar.check_object(full, extra_reasons=("abort", "cache_threshold"))
     for choice in require_objects(full["choices"], "choices"):
         choice.pop("prompt_logprobs", None)
     assert folded(chunks, len(full["choices"])) == full["choices"]
@@ -83,7 +86,10 @@ def join_values(before: Any, now: Any) -> Any:
     return before + now if isinstance(before, str) else now
 
 
-@given(cases(MANY), views.filter(lambda view: view.profile is Profile.OPENAI and not view.echo))
+@given(
+    cases(MANY_OF_OPENAI),
+    views.filter(lambda view: view.profile is Profile.OPENAI and not view.echo),
+)
 def test_full_response_satisfies_sdk_types_strictly(case: Case, view: CompletionsRenderOptions):
     """With an echo the first token has no logprob; OpenAI's schema does not allow that
     null.

@@ -12,6 +12,7 @@ from tests.serving.described import find_errors, find_operation, find_value_sche
 from dragoman.dialects.anthropic import MessagesRenderOptions, MessagesWriter
 from dragoman.dialects.chat import ChatRenderOptions, ChatWriter
 from dragoman.dialects.completions.writer import CompletionsRenderOptions, CompletionsWriter
+from dragoman.dialects.gemini import GeminiRenderOptions, GeminiWriter
 from dragoman.dialects.interfaces import Header, Writer
 from dragoman.dialects.ollama import OllamaRenderOptions, OllamaWriter
 from dragoman.dialects.responses import ResponsesRenderOptions, ResponsesWriter
@@ -23,6 +24,7 @@ from . import (
     test_anthropic,
     test_chat,
     test_completions,
+    test_gemini,
     test_ollama,
     test_responses,
     test_sglang,
@@ -69,8 +71,21 @@ def test_openapi_describes_messages(case: Case, view: MessagesRenderOptions) -> 
     check("/v1/messages", case, MessagesWriter(HEADER, view), MessagesWriter(HEADER, view))
 
 
+@given(test_anthropic.mcp_answer)
+def test_openapi_describes_mcp_tools_of_messages(case: Case) -> None:
+    view = test_anthropic.mcp_view
+    check("/v1/messages", case, MessagesWriter(HEADER, view), MessagesWriter(HEADER, view))
+
+
 @given(test_responses.one_answer, test_responses.views)
 def test_openapi_describes_responses(case: Case, view: ResponsesRenderOptions) -> None:
+    writers = [ResponsesWriter(HEADER, view, test_responses.ECHO) for _ in range(2)]
+    check("/v1/responses", case, *writers)
+
+
+@given(test_responses.mcp_answer)
+def test_openapi_describes_mcp_tools_of_responses(case: Case) -> None:
+    view = test_responses.mcp_view
     writers = [ResponsesWriter(HEADER, view, test_responses.ECHO) for _ in range(2)]
     check("/v1/responses", case, *writers)
 
@@ -85,6 +100,13 @@ def test_openapi_describes_ollama_responses(case: Case, view: OllamaRenderOption
         OllamaWriter(view),
         OllamaWriter(view),
     )
+
+
+@given(cases(test_gemini.MANY), test_gemini.views)
+def test_openapi_describes_gemini_responses(case: Case, view: GeminiRenderOptions) -> None:
+    path = "/v1beta/models/{model}:"
+    check(path + "generateContent", case, None, GeminiWriter(HEADER, view))
+    check(path + "streamGenerateContent", case, GeminiWriter(HEADER, view), None)
 
 
 @given(cases(test_sglang.MANY), test_sglang.views)

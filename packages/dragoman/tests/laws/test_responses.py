@@ -27,7 +27,7 @@ from dragoman_check.rules import responses as grammar
 
 from .responses_sdk import ResponsesSdk
 from .sdk import write_stream
-from .strategies import Case, Kinds, cases
+from .strategies import SERVER_TOOLS, Case, Kinds, cases
 
 JsonObject = dict[str, Any]
 HEADER = Header("resp_1", 1700000000, "org/model", "fp_1")
@@ -68,6 +68,15 @@ views = st.builds(
     seal_reasoning=st.sampled_from((None, fake_seal)),
     wrap_seal=st.sampled_from((None, wrap)),
     now=st.sampled_from((None, lambda: 1700000009)),
+)
+
+
+mcp_answer = cases(Kinds(max_choices=1, custom=False, server_tools=True)).filter(is_consistent)
+mcp_view = ResponsesRenderOptions(
+    tool_names=tuple(
+        ToolName(tool.qualified, tool.name, "", server_tool=tool) for tool in SERVER_TOOLS
+    ),
+    now=lambda: 1700000009,
 )
 
 
@@ -130,6 +139,18 @@ def test_objects_and_events_satisfy_sdk_types_strictly(case: Case, view: Respons
     Response.model_validate_json(json.dumps(render_full(case, view)), strict=True)
     any_event: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
     for event in grammar.check_stream(write_response_stream(case, view)):
+        any_event.validate_json(json.dumps(event), strict=True)
+
+
+@given(mcp_answer)
+def test_stream_of_mcp_tools_folds_to_full_response(case: Case):
+    events = grammar.check_stream(write_response_stream(case, mcp_view))
+    response = render_full(case, mcp_view)
+    grammar.check_object(response)
+    assert events[-1]["response"] == response
+    Response.model_validate_json(json.dumps(response), strict=True)
+    any_event: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
+    for event in events:
         any_event.validate_json(json.dumps(event), strict=True)
 
 

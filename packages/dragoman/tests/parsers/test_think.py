@@ -107,6 +107,14 @@ def test_text_after_reasoning_passes_through_unchanged():
     for delta in deltas(["Yes", " <think>", "\n"]):
         (passed,) = parser.feed(delta)
         assert passed is delta
+        assert parser.is_done
+
+
+def test_parser_with_held_token_is_not_done():
+    parser = think(CLOSED)
+    assert parser.feed(TextDelta(0, "", (token(""),))) == []
+    parser.feed(*deltas(["Yes"]))
+    assert not parser.is_done
 
 
 def markup(text: str) -> Token:

@@ -13,6 +13,7 @@ from dragoman.parsers import registry
 from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.delimited_calls import DelimitedCallFormat
 from dragoman.parsers.reasoning_families import REASONING_FAMILIES
+from tests.cases import check_each
 
 from .agreement.cases import find_marks, split_tokens
 from .goldens import TOOLS, Case, golden
@@ -103,22 +104,26 @@ def vocabularies(family: str) -> dict[str, tuple[str, ...]]:
     return {"tokens": find_marks(), "contained": (*plain, *parts), "plain text": plain}
 
 
-@pytest.mark.parametrize("vocabulary", ["tokens", "contained", "plain text"])
-@pytest.mark.parametrize("before", ["Let me see.\n", "Let me see: ", ""])
 @pytest.mark.parametrize("family", MARKED)
-def test_call_in_open_reasoning_is_found(family: str, before: str, vocabulary: str):
+def test_call_in_open_reasoning_is_found(family: str):
     call = read_call(family)
-    added = vocabularies(family)[vocabulary]
-    text = before + call
     calls = [part for part in read(family, [call]) if part[0] == "call"]
-    for parts in (
-        read(family, [text], reasoning="think", tail="<think>"),
-        read(family, split_by(text, added), added, reasoning="think", tail="<think>"),
-    ):
+
+    def check(case: tuple[str, list[str], tuple[str, ...]]) -> None:
+        before, pieces, added = case
+        parts = read(family, pieces, added, reasoning="think", tail="<think>")
         assert [part for part in parts if part[0] == "call"] == calls
         assert [part for part in parts if part[0] == "reasoning"] == (
             [("reasoning", before.removesuffix("\n"))] if before else []
         )
+
+    cases: dict[str, tuple[str, list[str], tuple[str, ...]]] = {}
+    for before in ("Let me see.\n", "Let me see: ", ""):
+        text = before + call
+        cases[f"{before!r}, undivided"] = (before, [text], ())
+        for name, added in vocabularies(family).items():
+            cases[f"{before!r}, {name}"] = (before, split_by(text, added), added)
+    check_each(cases, check)
 
 
 @pytest.mark.parametrize("family", MARKED)

@@ -378,6 +378,52 @@ async def test_cancellation_in_any_state_frees_resources() -> None:
     queue.enqueue(QueueShare("b"), 100)
 
 
+async def test_owner_tokens_hold_next_request_but_never_first() -> None:
+    engine = Engine(RequestQueue(owner_tokens=100), slots=0)
+    for _ in range(8):
+        await engine.ask("a", 60)
+    await engine.ask("b", 5_000)
+    await engine.ask("b", 1)
+    await engine.ask("c", 1)
+    assert [owner for owner, _ in engine.inside] == ["a", "a", "b", "c"]
+    engine.inside[0][1].leave()
+    await asyncio.sleep(0)
+    assert [owner for owner, _ in engine.inside] == ["a", "a", "b", "c", "a"]
+
+
+async def test_owner_tokens_do_not_hold_requests_without_owner() -> None:
+    engine = Engine(RequestQueue(owner_tokens=100), slots=0)
+    for _ in range(30):
+        await engine.ask("", 60)
+    assert len(engine.inside) == 30
+
+
+async def test_window_tokens_hold_long_prompts_of_all_owners() -> None:
+    engine = Engine(RequestQueue(window_tokens=100), slots=1)
+    for _ in range(8):
+        await engine.ask("a", 60)
+    await engine.ask("b", 5_000)
+    assert [owner for owner, _ in engine.inside] == ["a", "a"]
+    await engine.begin()
+    await engine.end()
+    # The owner that was served less is next, however long its prompt is.
+    assert [owner for owner, _ in engine.inside] == ["a", "b"]
+    for _ in range(8):
+        await engine.end()
+    assert engine.served == {"a": 8, "b": 1}
+    assert engine.queue.n_held == 0
+
+
+async def test_window_tokens_let_any_prompt_wait_alone() -> None:
+    engine = Engine(RequestQueue(window_tokens=100), slots=0)
+    await engine.ask("a", 5_000)
+    await engine.ask("b", 1)
+    assert [owner for owner, _ in engine.inside] == ["a"]
+    engine.inside.pop()[1].leave()
+    await asyncio.sleep(0)
+    assert [owner for owner, _ in engine.inside] == ["b"]
+
+
 async def test_full_engine_is_retried_after_fast_rejections() -> None:
     queue = RequestQueue()
     queue.mark_full()

@@ -19,7 +19,11 @@ TOKENS = ("a", "b", "ab")
 def test_gguf_vocabulary_without_scores_merges_like_equal_scores() -> None:
     equal = GgufVocabulary("llama", TOKENS, scores=(0.0,) * 3, add_space_prefix=False)
     missing = GgufVocabulary("llama", TOKENS, add_space_prefix=False)
-    assert build_tokenizer_parts(missing) == build_tokenizer_parts(equal)
+    merges = [
+        list(build_tokenizer_parts(vocabulary)["model"]["merges"])
+        for vocabulary in (missing, equal)
+    ]
+    assert merges == [[("a", "b")]] * 2
     assert HfTokenizer(build_tokenizer_parts(missing), generates=False).encode(
         "abb", special=False
     ) == [2, 1]
@@ -55,7 +59,7 @@ def test_sentencepiece_merges_are_all_pairs_ordered_by_score(
         if left + right in ids
     ]
     expected = [(tokens[left], tokens[right]) for _, left, right in sorted(pairs)]
-    assert build_tokenizer_parts(vocabulary)["model"]["merges"] == expected
+    assert list(build_tokenizer_parts(vocabulary)["model"]["merges"]) == expected
 
 
 def build_vocabulary_with_controls(spelled: tuple[str, ...] = ()) -> GgufVocabulary:
@@ -83,7 +87,7 @@ def test_gguf_text_never_encodes_to_control_token(spelled: tuple[str, ...]) -> N
 def test_tokenizer_from_parts_equals_tokenizer_from_json() -> None:
     parts = build_tokenizer_parts(build_vocabulary_with_controls(("<c",)))
     built = HfTokenizer(parts)
-    parsed = HfTokenizer(msgspec.json.encode(parts))
+    parsed = HfTokenizer(msgspec.json.encode(parts, enc_hook=list))
     for text in ("a<c>b ab", "\u00e9 <c", ""):
         assert built.encode(text, special=True) == parsed.encode(text, special=True)
         assert built.encode(text, special=False) == parsed.encode(text, special=False)

@@ -422,3 +422,27 @@ def test_encoding_cache_full_evicts_least_recently_used() -> None:
         "a text larger than the cache is not cached"
     )
     assert cache.n_chars <= size
+
+
+@pytest.mark.parametrize("length", [40, 30_000])
+def test_encode_pattern_giving_up_raises_request_error(length: int) -> None:
+    """The library panics: a pattern of the file backtracks too often on the text."""
+    data = json.loads((vocabularies.EMBEDDED / "tokenizer.json").read_text())
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated"}
+    parts = [{**split, "invert": False}, data["pre_tokenizer"]]
+    data["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": parts}
+    tokenizer = HfTokenizer(data)
+    with pytest.raises(RequestError, match="cannot encode this text"):
+        tokenizer.encode("a" * length + "b", special=False)
+    assert tokenizer.encode("hello", special=False)
+
+
+def test_tokenizer_with_exploding_normalizers_is_rejected() -> None:
+    """The library would abort the process when memory ends."""
+    data = json.loads((vocabularies.EMBEDDED / "tokenizer.json").read_text())
+    replace = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 16}
+    accepted = {"type": "Sequence", "normalizers": [replace, replace]}
+    HfTokenizer(data | {"normalizer": accepted})
+    nested = {"type": "Sequence", "normalizers": [replace, accepted]}
+    with pytest.raises(TokenizerError, match="4096 times as long; at most 256 is accepted"):
+        HfTokenizer(data | {"normalizer": nested})

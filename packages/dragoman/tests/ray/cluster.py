@@ -55,12 +55,16 @@ class Cluster:
         return Client(self.url.removeprefix("http://"))
 
     def list_processes(self, title: str) -> list[int]:
-        """Return the processes whose command line contains this text."""
-        return [id for id, command in list_descendants(self.process.pid) if title in f"{command}:"]
+        """Return the processes whose command line contains this name.
+
+        Ray appends the method that an actor runs at the moment to its name.
+        """
+        name = re.compile(rf"{re.escape(title)}(?!\w)")
+        return [id for id, command in list_descendants(self.process.pid) if name.search(command)]
 
     def list_replicas(self) -> list[int]:
         """Return the process ids of the replicas."""
-        return self.list_processes("ServeReplica:dragoman:Dragoman:")
+        return self.list_processes("ServeReplica:dragoman:Dragoman")
 
     def list_ready(self, deployment: str = "Dragoman") -> list[int]:
         """Return the process ids of the replicas behind HAProxy that serve."""
@@ -70,7 +74,7 @@ class Cluster:
         )
         return sorted(
             {int(id) for id in started}
-            & set(self.list_processes(f"ServeReplica:dragoman:{deployment}:"))
+            & set(self.list_processes(f"ServeReplica:dragoman:{deployment}"))
         )
 
     def list_direct_urls(self) -> list[str]:

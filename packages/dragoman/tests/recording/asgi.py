@@ -90,6 +90,7 @@ async def ask(
 ) -> Receiver:
     """Send a request.
 
+    path, query: surrogates stand for bytes that are no UTF-8.
     body_after: seconds until the body is sent.
     leaves_after: seconds from then until the client disconnects.
     """
@@ -108,8 +109,8 @@ async def ask(
         "type": "http",
         "method": method,
         "path": path,
-        "raw_path": path.encode(),
-        "query_string": query.encode(),
+        "raw_path": path.encode(errors="surrogateescape"),
+        "query_string": query.encode(errors="surrogateescape"),
         "headers": [(name.encode(), value.encode()) for name, value in raw.items()],
     }
     await app(scope, receive, found.send)

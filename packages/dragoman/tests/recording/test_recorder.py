@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
+from urllib.parse import unquote_to_bytes
 
 import httpx2
 import pytest
@@ -139,6 +141,26 @@ def test_recorder_path_cannot_escape_upstream_base(path: str) -> None:
     assert jumping(ask(set_up.recorder, path, method="GET", body=b"")).body == b"ok"
     assert set_up.seen[0].url.host == "upstream"
     assert path == "/.." or set_up.seen[0].url.raw_path.startswith(b"/base/")
+
+
+@pytest.mark.parametrize(
+    ("sent", "forwarded"),
+    [
+        (b"/caf\xe9", "/caf%E9"),
+        ("/café".encode(), "/caf%C3%A9"),
+        (b"/caf%e9/%2F//a;b", "/caf%e9/%2F//a;b"),
+        (b"//a//", "//a//"),
+    ],
+)
+def test_recorder_forwards_bytes_of_path_and_query(sent: bytes, forwarded: str) -> None:
+    set_up = bench(lambda clock: httpx2.Response(200, stream=TimedPieces(clock, b"ok")))
+    query = b"model=" + sent[1:]
+    jumping(ask(set_up.recorder, os.fsdecode(sent), query=os.fsdecode(query)))
+    target = set_up.seen[0].url.raw_path
+    assert target == f"/base{forwarded}?model={forwarded[1:]}".encode()
+    (exchange,) = set_up.sink.exchanges
+    assert exchange.path == forwarded
+    assert unquote_to_bytes(exchange.query) == unquote_to_bytes(query)
 
 
 def test_recorder_forwards_and_records_upstream_error() -> None:

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import jsonschema_rs
@@ -180,8 +181,8 @@ class PropertyCounter:
 
     def count(self, schema: JsonObject, value: Any) -> None:
         if "anyOf" in schema:
-            fitting = [each for each in schema["anyOf"] if not find_errors(each, value)]
-            for each in fitting[:1]:
+            fitting = (each for each in schema["anyOf"] if not find_errors(each, value))
+            for each in islice(fitting, 1):
                 self.count(each, value)
         elif "$ref" in schema:
             name = schema["$ref"].removeprefix(REF)

@@ -78,6 +78,18 @@ async def test_adapter_load_outside_lora_dir_rejected(tmp_path: Path):
     assert loader.loaded == [str(inside)] * 2
 
 
+async def test_every_model_list_contains_loaded_adapter(tmp_path: Path):
+    build_adapter(tmp_path / "sql")
+    async with client(Loader(), tmp_path) as http:
+        assert (await load(http, "sql")).status_code == 200
+        openai = (await http.get("/v1/models")).json()["data"]
+        google = (await http.get("/v1beta/models")).json()["models"]
+        ollama = (await http.get("/api/tags")).json()["models"]
+    assert [model["id"] for model in openai] == ["m", "nsql"]
+    assert [model["name"] for model in google] == ["models/m", "models/nsql"]
+    assert [model["name"].partition(":")[0] for model in ollama] == ["m", "nsql"]
+
+
 async def test_adapter_load_unusable_path_returns_400(tmp_path: Path):
     async with client(Loader(), tmp_path) as http:
         for path in ("a" * 5000, "a/" * 3000, "a\0b"):

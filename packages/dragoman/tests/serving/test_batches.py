@@ -14,8 +14,9 @@ from openai.types import Batch, BatchRequestCounts
 from tests.serving.background_server import run_background_server
 from tests.serving.harness import FixedClock, build_server
 from tests.serving.responses.harness import lifespan
+from tests.serving.tool_servers import LocalToolServers, build_tool_server
 
-from dragoman.engines.scripted import Fail, Say, ScriptEntry
+from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry
 from dragoman.launch import build_models
 from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import SystemClock
@@ -154,6 +155,27 @@ async def test_batch_supports_other_endpoints(endpoint: str, body: dict[str, Any
         assert rows["a"]["response"]["body"]["object"] == object
         assert batch.usage is not None
         assert batch.usage.output_tokens > 0
+
+
+async def test_batch_with_mcp_tools_fails_line():
+    servers = LocalToolServers()
+    entry = ScriptEntry((CallTool("weather__look"),))
+    server = build_tool_server(entry, tool_servers=servers)
+    tool = {"type": "mcp", "server_label": "weather", "require_approval": "never"}
+    async with lifespan(server.app):
+        client = server.openai()
+        request = {
+            "custom_id": "a",
+            "method": "POST",
+            "url": "/v1/responses",
+            "body": {"model": "m", "input": "a", "tools": [tool]},
+        }
+        batch = await begin(client, request, endpoint="/v1/responses")
+        batch = await until(client, batch.id, *ENDED)
+        response = (await results(client, batch.error_file_id))["a"]["response"]
+    assert response["status_code"] == 400
+    assert response["body"]["error"]["param"] == "tools[0]"
+    assert servers.opened == []
 
 
 async def test_batch_supports_embeddings():

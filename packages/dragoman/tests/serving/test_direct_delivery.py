@@ -50,6 +50,7 @@ from dragoman.prompts.render import Renderer
 from dragoman.prompts.template_loader import load_template
 from dragoman.serving.app import build_asgi_app
 from dragoman.serving.serving_options import ServingOptions
+from dragoman.serving.stream_keepalive import StreamTimeouts
 from dragoman.store import MemoryStore
 
 from .harness import FixedClock, SequentialIds, load_tiny_tokenizer, scope
@@ -95,6 +96,10 @@ class SteppedEngine:
         return Health()
 
 
+PATIENT = StreamTimeouts(headers=3600, admitted_headers=3600)
+"""On a busy machine a keepalive would come before the first token of either delivery."""
+
+
 def build_app(engine: SteppedEngine, *, with_metrics: bool = False) -> ASGIApp:
     backend = TokenBackend(
         engine, TOKENIZER, VOCABULARY, BoundedCompiler(TOKENIZER, [0]), frozenset({0}), RENDERER
@@ -103,7 +108,9 @@ def build_app(engine: SteppedEngine, *, with_metrics: bool = False) -> ASGIApp:
     reasoning = registry.find_reasoning_format("qwen3", added)
     tools = registry.find_tool_format("hermes", added)
     model = ServedModel("m", backend, 4096, 1_700_000_000, formats=OutputFormats(reasoning, tools))
-    options = ServingOptions(profile=Profile.VLLM, enable_per_request_metrics=with_metrics)
+    options = ServingOptions(
+        profile=Profile.VLLM, enable_per_request_metrics=with_metrics, timeouts=PATIENT
+    )
     return build_asgi_app(
         Models([model]),
         options=options,

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 from tests.serving.harness import ServerHarness, build_server, scope
+from tests.serving.tool_servers import LocalToolServers, build_tool_server
 
-from dragoman.engines.scripted import Say, ScriptEntry, Wait
+from dragoman.engines.scripted import CallTool, Say, ScriptEntry, Wait
 from dragoman.http.asgi_extensions import DISCONNECT_EXTENSION, find_on_disconnect
 from dragoman.serving.disconnect import ClientGone, cancel_on_disconnect, with_disconnect_events
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.serving.stream_keepalive import StreamTimeouts
+from dragoman.tools.interface import ToolCallResult
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -68,6 +70,34 @@ class AsgiConnection:
             await self.news.wait()
 
 
+class WaitingToolServers(LocalToolServers):
+    """Tool servers whose calls never end.
+
+    begun: set when a call has begun.
+    n_cancelled: calls that were cancelled.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = asyncio.Event()
+        self.n_cancelled = 0
+
+    async def call(
+        self,
+        name: str,
+        arguments: str,
+        *,
+        timeout: float,  # noqa: ASYNC109
+    ) -> ToolCallResult:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.n_cancelled += 1
+            raise
+        return await super().call(name, arguments, timeout=timeout)
+
+
 class EndlessSleep:
     """A `sleep` function that never returns, with an event for its start."""
 
@@ -101,6 +131,41 @@ async def test_disconnect_before_or_during_output_aborts_engine(
     line.leave()
     await asyncio.wait_for(task, 60)
     assert (server.engine.num_closed_early, server.engine.num_running) == (1, 0)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (
+            "/v1/responses",
+            {
+                "input": "hi",
+                "tools": [{"type": "mcp", "server_label": "weather", "require_approval": "never"}],
+            },
+        ),
+        (
+            "/v1/messages",
+            {
+                "max_tokens": 100,
+                "messages": [{"role": "user", "content": "hi"}],
+                "mcp_servers": [{"type": "url", "name": "weather", "url": "https://h/mcp"}],
+            },
+        ),
+    ],
+)
+async def test_disconnect_cancels_running_tool_calls(
+    path: str, fields: dict[str, Any], streamed: bool, extended: bool
+) -> None:
+    servers = WaitingToolServers()
+    calls = (CallTool("weather__look"), CallTool("weather__send"))
+    server = build_tool_server(ScriptEntry(calls), tool_servers=servers)
+    line = AsgiConnection({"model": "m", "stream": streamed, **fields}, extended)
+    task = asyncio.create_task(_run(server, line, path))
+    await servers.begun.wait()
+    line.leave()
+    await asyncio.wait_for(task, 60)
+    assert (servers.n_cancelled, servers.calls) == (2, [])
 
 
 async def test_disconnect_multiple_prompts_aborts_all(extended: bool) -> None:

@@ -29,6 +29,8 @@ SECONDS = 40.0
 """Number of keys; requests per second of each (Poisson); duration of arrivals in
 seconds.
 """
+SHORT = 30.0
+"""Duration of arrivals in the tests."""
 PROMPT = 200
 OUTPUT = 100
 GREEDY = "key-9"
@@ -51,7 +53,9 @@ class Outcome:
     refused: int = 0
 
 
-async def serve_keys(greedy_rate: float, limits: dict[str, Any]) -> Outcome:
+async def serve_keys(
+    greedy_rate: float, limits: dict[str, Any], seconds: float = SECONDS
+) -> Outcome:
     settings = Settings(model="sim", served_model_name=("m",), access_log=False)
     clock = VirtualClock()
     outcome = Outcome()
@@ -69,18 +73,20 @@ async def serve_keys(greedy_rate: float, limits: dict[str, Any]) -> Outcome:
     async with app.lifespan():
         await asyncio.gather(
             *(
-                send_load(app, name, greedy_rate if name == GREEDY else RATE, outcome)
+                send_load(app, name, greedy_rate if name == GREEDY else RATE, seconds, outcome)
                 for name in names
             )
         )
     return outcome
 
 
-async def send_load(app: Application, key: str, rate: float, outcome: Outcome) -> None:
+async def send_load(
+    app: Application, key: str, rate: float, seconds: float, outcome: Outcome
+) -> None:
     rng = random.Random(key)
     loop = asyncio.get_running_loop()
     requests: list[asyncio.Task[None]] = []
-    while loop.time() < SECONDS:
+    while loop.time() < seconds:
         await asyncio.sleep(rng.expovariate(rate))
         prompt = [rng.randrange(300, 2000) for _ in range(PROMPT)]
         requests.append(asyncio.create_task(ask(app, key, prompt, outcome)))
@@ -122,8 +128,8 @@ async def ask(app: Application, key: str, prompt: list[int], outcome: Outcome) -
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_greedy_key_limited_raises_other_ttft_at_most_10_percent(limit: str) -> None:
-    fair = run_in_virtual_time(serve_keys(RATE, LIMITS[limit]))
-    greedy = run_in_virtual_time(serve_keys(100 * RATE, LIMITS[limit]))
+    fair = run_in_virtual_time(serve_keys(RATE, LIMITS[limit], SHORT))
+    greedy = run_in_virtual_time(serve_keys(100 * RATE, LIMITS[limit], SHORT))
     assert (fair.failed, greedy.failed) == (0, 0)
     assert greedy.refused > 1000
     assert len(greedy.ttfts) == len(fair.ttfts) > 100
@@ -137,7 +143,7 @@ def test_greedy_key_unlimited_does_not_starve_others(factor: int, limit: float) 
     """Only weighted fair queueing: none of their requests is rejected or waits for an
     empty engine.
     """
-    greedy = run_in_virtual_time(serve_keys(factor * RATE, {}))
+    greedy = run_in_virtual_time(serve_keys(factor * RATE, {}, SHORT))
     assert (greedy.failed, greedy.refused) == (0, 0)
     assert mean(greedy.ttfts) < limit
 

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -375,3 +375,107 @@ async def wait_until(condition: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(0)
     raise AssertionError("it has not happened")
+
+
+def replace_text(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+async def test_refresh_of_old_change_uses_keys_at_once(path: Path) -> None:
+    keyring = Keyring(tenants=load_key_file(path))
+    later = os.stat(path).st_mtime + 3600
+    reloader = KeyReloader(path, keyring, now=lambda: later)
+    try:
+        write_keys(path, "b")
+        await asyncio.gather(*(reloader.refresh() for _ in range(5)))
+        assert list_accepted(keyring) == ["b"]
+    finally:
+        await reloader.close()
+
+
+async def test_refresh_during_write_waits_until_file_settles(path: Path) -> None:
+    keyring = Keyring(tenants=load_key_file(path))
+    write_keys(path, "b")
+    written = os.stat(path).st_mtime_ns / 1e9
+    seconds = 0.0
+    reloader = KeyReloader(path, keyring, now=lambda: written + seconds, monotonic=lambda: seconds)
+    try:
+        await reloader.refresh()
+        assert list_accepted(keyring) == ["a"]
+        seconds = key_reloader.SETTLE_TIME + key_reloader.CHECK_INTERVAL
+        await reloader.refresh()
+        assert list_accepted(keyring) == ["b"]
+    finally:
+        await reloader.close()
+
+
+async def test_refresh_of_invalid_file_keeps_former_keys(path: Path) -> None:
+    keyring = Keyring(tenants=load_key_file(path))
+    replace_text(path, "{")
+    later = os.stat(path).st_mtime + 3600
+    reloader = KeyReloader(path, keyring, now=lambda: later)
+    try:
+        await reloader.refresh()
+        assert list_accepted(keyring) == ["a"]
+        os.unlink(path)
+        await reloader.refresh()
+        assert list_accepted(keyring) == ["a"]
+    finally:
+        await reloader.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
+async def test_refresh_of_hanging_file_system_keeps_former_keys(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keyring = Keyring(tenants=load_key_file(path))
+    write_keys(path, "b")
+    content = await asyncio.to_thread(path.read_bytes)
+    os.unlink(path)
+    # Opening it blocks until it has a writer.
+    os.mkfifo(path)
+    later = os.stat(path).st_mtime + 3600
+    reloader = KeyReloader(path, keyring, now=lambda: later, check_timeout=0.05)
+    try:
+        await asyncio.gather(*(reloader.refresh() for _ in range(5)))
+        await reloader.refresh()
+        assert list_accepted(keyring) == ["a"]
+        assert caplog.text.count("its file system does not respond") == 1
+        await asyncio.to_thread(path.write_bytes, content)
+        while "can be checked again" not in caplog.text:
+            await reloader.refresh()
+            await asyncio.sleep(0)
+        assert list_accepted(keyring) == ["b"]
+    finally:
+        await reloader.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
+async def test_reload_of_hanging_file_system_ends_in_error(path: Path, tmp_path: Path) -> None:
+    keyring = Keyring(tenants=load_key_file(path))
+    changed = tmp_path / "changed.yaml"
+    write_keys(changed, "b")
+    os.unlink(path)
+    # Opening it blocks until it has a writer.
+    os.mkfifo(path)
+    reloader = KeyReloader(path, keyring, reload_timeout=0.05)
+    poll = asyncio.create_task(reloader.poll())
+    try:
+        # The second one waits for the poll.
+        for _ in range(2):
+            with pytest.raises(KeyFileError, match="file system does not respond within"):
+                await reloader.reload()
+        assert list_accepted(keyring) == ["a"]
+        while not poll.done():
+            # An error until the poll's thread opens it.
+            with suppress(OSError):
+                os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+            await asyncio.sleep(0)
+        os.replace(changed, path)
+        while list_accepted(keyring) != ["b"]:
+            # A busy machine may need more than 50 ms.
+            with suppress(KeyFileError):
+                await reloader.reload()
+    finally:
+        poll.cancel()
+        await reloader.close()

@@ -198,6 +198,10 @@ async def test_message_batches_list_paginates_both_directions():
         ([request("a"), request("a")], "requests.1.custom_id: 'a' was used before"),
         ([request("a", stream=True)], "requests.0.params.stream: "),
         ([{"custom_id": "a", "params": 1}], "requests.0.params: "),
+        (
+            [request("a", mcp_servers=[{"type": "url", "name": "s", "authorization_token": "t"}])],
+            "requests.0.params.mcp_servers",
+        ),
     ],
 )
 async def test_message_batch_create_invalid_field_rejected_by_name(requests: Any, where: str):

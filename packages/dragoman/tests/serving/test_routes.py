@@ -14,7 +14,15 @@ from dragoman.launch import build_models
 from dragoman.pipeline.request_metrics import ModelMetrics
 from dragoman.serving.auth import Access
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.error_envelope import ANTHROPIC, BY_CLIENT, OLLAMA, OPENAI, RESPONSES, TGI
+from dragoman.serving.error_envelope import (
+    ANTHROPIC,
+    BY_CLIENT,
+    GEMINI,
+    OLLAMA,
+    OPENAI,
+    RESPONSES,
+    TGI,
+)
 from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.route import Route
 from dragoman.serving.routes.table import Features, build_routes
@@ -30,7 +38,7 @@ def build_table() -> dict[str, tuple[Route, ...]]:
 
 TABLE = build_table()
 ROUTES = [route for routes in TABLE.values() for route in routes]
-ENVELOPES = (OPENAI, RESPONSES, ANTHROPIC, OLLAMA, TGI, BY_CLIENT)
+ENVELOPES = (OPENAI, RESPONSES, ANTHROPIC, OLLAMA, GEMINI, TGI, BY_CLIENT)
 FROM_ANTHROPIC = {"anthropic-version": "2023-06-01"}
 USER = {"authorization": "Bearer user"}
 ADMIN = {"authorization": "Bearer root"}
@@ -68,6 +76,8 @@ def find_format(answer: httpx2.Response) -> str:
             return "Ollama"
         case {"error": {"message": str(), "type": str(), "param": _, "code": _}}:
             return "OpenAI"
+        case {"error": {"code": int(), "message": str(), "status": str()}}:
+            return "Gemini"
         case _:
             raise AssertionError(body)
 
@@ -76,6 +86,7 @@ FORMATS = {
     **{envelope.name: "OpenAI" for envelope in (OPENAI, RESPONSES, BY_CLIENT)},
     ANTHROPIC.name: "Anthropic",
     OLLAMA.name: "Ollama",
+    GEMINI.name: "Gemini",
     TGI.name: "TGI",
 }
 
@@ -101,9 +112,15 @@ def test_routes_of_dialect_use_envelope_of_dialect():
         "/v1/chat": OPENAI,
         "/v1/conversations": OPENAI,
         "/api/": OLLAMA,
+        "/v1beta": GEMINI,
     }
     for prefix, envelope in below.items():
-        chosen = [route for route in ROUTES if route.path.startswith(prefix)]
+        chosen = [
+            route
+            for route in ROUTES
+            # LM Studio's routes are below Ollama's `/api/`.
+            if route.path.startswith(prefix) and not route.path.startswith(("/api/v0/", "/api/v1/"))
+        ]
         assert chosen
         assert [route.path for route in chosen if route.envelope is not envelope] == []
     assert {route.path for route in ROUTES if route.envelope is TGI} == {
@@ -169,6 +186,7 @@ async def test_admin_routes_user_key_returns_403_in_envelope(
         ("/v1/responses/x/y/z", "OpenAI"),
         ("/v1/messages_of_another_kind", "OpenAI"),
         ("/info/unknown", "TGI"),
+        ("/v1beta/unknown", "Gemini"),
         ("/unknown", "OpenAI"),
         ("/unknown/", "OpenAI"),
         ("/v1/unknown", "OpenAI"),

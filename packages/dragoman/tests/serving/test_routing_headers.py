@@ -88,6 +88,20 @@ async def test_session_unsupported_by_engine_ignored_without_warning() -> None:
     assert engine.extras == [Extras()]
 
 
+async def test_cache_threshold_unsupported_by_engine_warns() -> None:
+    engine = WithoutSessions()
+    answer = await send(
+        engine, {"x-cache-threshold-finish-reason": "true"}, cache_hit_threshold=0.5
+    )
+    warnings = answer.headers["x-dragoman-warnings"]
+    assert "cache_hit_threshold is ignored" in warnings
+    assert "x-cache-threshold-finish-reason is ignored" in warnings
+    # Every engine has at least the share 0.
+    answer = await send(engine, {"x-cache-threshold-finish-reason": "0"}, cache_hit_threshold=0)
+    assert "x-dragoman-warnings" not in answer.headers
+    assert engine.extras == [Extras(), Extras()]
+
+
 async def test_trace_headers_passed_to_engine() -> None:
     engine = Recorder()
     await send(engine, {"traceparent": PARENT, "tracestate": "vendor=1"})

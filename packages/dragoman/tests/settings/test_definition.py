@@ -5,7 +5,6 @@ from __future__ import annotations
 from pprint import pformat
 
 import msgspec
-import pytest
 
 from dragoman.core.request import Sampling
 from dragoman.settings import (
@@ -20,6 +19,7 @@ from dragoman.settings import (
 )
 from dragoman.settings.sections import RaySettings
 from dragoman.settings.values import read_value
+from tests.cases import check_each
 
 EXAMPLES: dict[object, str] = {
     bool: "yes",
@@ -41,10 +41,12 @@ def example(field: SettingField) -> str:
     return field.choices[-1] if field.choices else EXAMPLES[field.kind]
 
 
-@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
-def test_settings_parse_from_text(field: SettingField):
-    value = read_value(field, example(field))
-    assert msgspec.convert(value, type_of(field), strict=True) == value
+def test_settings_parse_from_text():
+    def check(field: SettingField) -> None:
+        value = read_value(field, example(field))
+        assert msgspec.convert(value, type_of(field), strict=True) == value
+
+    check_each({field.name: field for field in FIELDS}, check)
 
 
 def type_of(field: SettingField) -> type:
@@ -53,10 +55,12 @@ def type_of(field: SettingField) -> type:
     )
 
 
-@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
-def test_settings_have_help_and_group(field: SettingField):
-    assert field.option.help.endswith((".", "}'."))
-    assert field.option.group
+def test_settings_have_help_and_group():
+    def check(field: SettingField) -> None:
+        assert field.option.help.endswith((".", "}'."))
+        assert field.option.group
+
+    check_each({field.name: field for field in FIELDS}, check)
 
 
 def test_settings_flags_and_variables_are_unique():

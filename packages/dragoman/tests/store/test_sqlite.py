@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from dragoman.store import (
     SqliteStore,
     StoreUnavailable,
 )
-from dragoman.store.sqlite import RunLock, is_alive
+from dragoman.store.sqlite import RunLock, is_alive, lock_directory
 
 from .backends import key, put
 
@@ -236,6 +237,7 @@ def test_sqlite_processes_create_one_file_at_once(tmp_path: Path):
 
 def test_run_lock_is_alive_only_while_held(tmp_path: Path):
     directory = tmp_path / "runs"
+    directory.mkdir()
     lock = RunLock(directory, "run_a")
     assert is_alive(directory, "run_a")
     lock.release()
@@ -396,6 +398,90 @@ async def test_sqlite_damaged_wal_is_reported_at_start(
     assert list((tmp_path / "x.db-runs").iterdir()) != []
     await store.close()
     assert list((tmp_path / "x.db-runs").iterdir()) == []
+
+
+OPEN = """
+import asyncio, sys
+from pathlib import Path
+from dragoman.store import SqliteStore
+
+async def main():
+    print("ready", flush=True)
+    for line in sys.stdin:
+        store = SqliteStore(Path(line.strip()))
+        await store.open()
+        print((await store.check_health()).warning, flush=True)
+        sys.stdin.readline()
+        await store.close()
+
+asyncio.run(main())
+"""
+
+
+async def test_damaged_wal_is_reported_by_one_of_two_processes(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    await (await open_store(source / "x.db")).close()
+    crash(source / "x.db", 20)
+    damage(source / "x.db-wal", "bit")
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(  # noqa: ASYNC220 - it returns at once
+                    [sys.executable, "-c", OPEN],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for _ in range(2)
+        ]
+
+        def send(line: str) -> None:
+            for process in processes:
+                assert process.stdin is not None
+                process.stdin.write(line)
+                process.stdin.flush()
+
+        def receive() -> list[str]:
+            return [process.stdout.readline() for process in processes if process.stdout]
+
+        assert receive() == ["ready\n"] * 2
+        for attempt in range(10):
+            directory = tmp_path / str(attempt)
+            shutil.copytree(source, directory)
+            send(f"{directory / 'x.db'}\n")
+            silent, reporting = sorted(receive(), key=len)
+            assert silent == "None\n"
+            assert "SQLite has dropped" in reporting
+            assert "lacks the last" in reporting
+            send("close\n")
+        for process in processes:
+            process.communicate()
+    assert not any(name.startswith("run_") for name in modes_below(tmp_path / "9"))
+
+
+async def test_sqlite_run_of_idle_killed_process_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    crash(path, 0)
+    (left,) = (tmp_path / "x.db-runs").iterdir()
+    assert left.read_bytes() == b""
+    store = await open_store(path)
+    assert [run.name for run in (tmp_path / "x.db-runs").iterdir()] == [store.run]
+    assert await store.check_health() == HEALTHY
+    await store.close()
+
+
+async def test_sqlite_open_during_other_opening_ends_with_error(tmp_path: Path) -> None:
+    directory = tmp_path / "x.db-runs"
+    directory.mkdir()
+    with (
+        lock_directory(directory, 0),
+        pytest.raises(StoreUnavailable, match=r"x\.db cannot be opened: another process"),
+    ):
+        await open_store(tmp_path / "x.db", busy_timeout=0)
+    assert list(directory.iterdir()) == []
+    await (await open_store(tmp_path / "x.db")).close()
 
 
 async def test_sqlite_older_file_is_reported_at_start(tmp_path: Path) -> None:

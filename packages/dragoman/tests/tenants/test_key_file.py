@@ -110,6 +110,8 @@ def test_key_file_invalid_edit_leaves_file_unchanged(path: Path) -> None:
         ("[" * 20_000, "keys.yaml: not valid YAML"),
         ("[]", "Expected `object`, got `array`"),
         ("keys: {a: {id: dragoman/usage}}", "id: 1 to 64"),
+        ("keys: {a: {models: ['tiny,qwen*']}}", "models: an item is one name or pattern"),
+        ("keys: {a: {models: [tiny, '']}}", "models: an item is one name or pattern"),
     ],
 )
 def test_key_file_error_names_entry(path: Path, text: str, message: str) -> None:

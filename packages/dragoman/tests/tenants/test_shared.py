@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, TypeVar
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -20,11 +21,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from dragoman.tenants.apply_batch import Holder
 from dragoman.tenants.counters import MINUTE, Demand, UnmetDemand
 from dragoman.tenants.limits_store import Batch, BatchResult, LimitsStore, LimitsStoreUnavailable
 from dragoman.tenants.shared_counters import SharedCounters
 
-from .backends import ManualClock, SharedStorage
+from .backends import ManualClock, MemoryLimits, SharedStorage
 
 T = TypeVar("T")
 LEASE = 30 * 1_000_000
@@ -303,3 +305,23 @@ def test_shared_limits_match_reference_model(storage: SharedStorage) -> None:
         lambda: SharedLimits(storage),  # pyright: ignore[reportArgumentType]
         settings=settings(max_examples=examples),
     )
+
+
+async def test_shared_counters_idle_process_keeps_its_holder() -> None:
+    clock = ManualClock()
+    holders: dict[str, Holder] = {}
+    counters = SharedCounters(MemoryLimits(clock, {}, holders), clock)
+    await counters.open()
+    place = Demand("concurrency", 1, 0)
+    for _ in range(100):
+        # Longer than the lease, which nobody renews without places.
+        clock.microseconds += 2 * LEASE
+        assert await counters.take("key", (place,)) is None
+        assert await counters.take("key", (place,)) is not None
+        counters.add("key", msgspec.structs.replace(place, amount=-1))
+        await counters.settle()
+    assert len(holders) == 1
+    holders.clear()
+    assert await counters.take("key", (place,)) is None
+    assert await counters.take("key", (place,)) is not None
+    await counters.close()

@@ -19,6 +19,8 @@ from . import chat_tools as chat_tools
 from . import chat_rejections as chat_rejections
 from . import chat_structured_output as chat_structured_output
 from . import history as history
+from . import sampling as sampling
+from . import several_calls as several_calls
 
 # isort: on
 
@@ -30,6 +32,7 @@ from . import (
     completions,
     conversations,
     embeddings,
+    gemini,
     http,
     llamacpp,
     messages,
@@ -45,6 +48,7 @@ from . import (
     tgi,
     token_counts,
     tokenization,
+    traps,
     vllm,
 )
 
@@ -63,6 +67,7 @@ AREAS: tuple[Area, ...] = (
     ollama.CHAT,
     ollama.GENERATE,
     ollama.OTHERS,
+    gemini.GEMINI,
     vllm.VLLM,
     tokenization.TOKENIZE,
     operations.OPERATIONS,
@@ -72,6 +77,7 @@ AREAS: tuple[Area, ...] = (
     codex.CODEX,
     claude_code.CLAUDE_CODE,
     sdk.AREA,
+    traps.TRAPS,
     http.AREA,
     api_keys.KEYS,
     resource_exhaustion.HEAVY,

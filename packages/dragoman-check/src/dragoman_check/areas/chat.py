@@ -14,7 +14,7 @@ from ..rules.json_values import JsonObject, require
 from ..session import Session
 from ..sse import parse_chunks, parse_sse
 from .generation import AREAS, STORY, request_reproducible, request_stream, request_unstreamed
-from .sample_tools import QUESTION, TOOLS, build_tools
+from .sample_tools import TOOLS
 
 AREA = AREAS["chat"]
 PATH = CHAT.path
@@ -431,28 +431,6 @@ def add_roles() -> None:
 add_roles()
 
 
-@AREA.check("Messages before the last one are part of the prompt.")
-async def history_counts(s: Session) -> None:
-    async def count(*contents: str) -> int:
-        roles = ("user", "assistant", "user")
-        messages = [
-            {"role": role, "content": text} for role, text in zip(roles, contents, strict=False)
-        ]
-        reply = await request_chat(s, {**CHAT.build_request(s.model, "", 8), "messages": messages})
-        return reply["usage"]["prompt_tokens"]
-
-    short, long = (
-        await count("Hi", "Hello", "Go on"),
-        await count("Hi " + "apple " * 30, "Hello", "Go on"),
-    )
-    # 30 words are at least 20 tokens with any tokenizer. The check finds chat templates
-    # that drop earlier turns.
-    require(
-        long > short + 20,
-        f"prompt tokens with 1 and 31 words in an earlier turn: {short} and {long}",
-    )
-
-
 @AREA.check("The system message is part of the prompt.")
 async def system_counts(s: Session) -> None:
     user = {"role": "user", "content": "Hi"}
@@ -464,13 +442,3 @@ async def system_counts(s: Session) -> None:
         )
         counts.append(reply["usage"]["prompt_tokens"])
     require(counts[1] > counts[0] + 20, f"prompt tokens with 1 and 31 words: {counts}")
-
-
-@AREA.check("Tool definitions are part of the prompt.")
-async def tools_count(s: Session) -> None:
-    plain = await request_chat(s, CHAT.build_request(s.model, QUESTION, 8))
-    reply = await request_chat(s, {**build_tools(tool_choice="auto"), "max_tokens": 8}, "tools")
-    require(
-        reply["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"] + 10,
-        f"usage with tools is {reply['usage']}, without {plain['usage']}",
-    )

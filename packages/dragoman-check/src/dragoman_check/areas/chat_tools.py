@@ -148,13 +148,6 @@ async def tool_none(s: Session) -> None:
     require(not answer.calls, f"the tool calls are {answer.calls}")
 
 
-@AREA.check("`parallel_tool_calls: false` returns at most one tool call.")
-async def tool_parallel(s: Session) -> None:
-    body = build_tools(tool_choice="required", parallel_tool_calls=False)
-    answer = read_chat(await request_chat(s, body, "forced tools"))
-    require(len(answer.calls) == 1, f"{len(answer.calls)} tool calls")
-
-
 @AREA.check("A tool call that is truncated by the token limit has `finish_reason: length`.")
 async def tool_cut(s: Session) -> None:
     # Three tokens are too few for the arguments of any call format.

@@ -83,8 +83,8 @@ def build_request(model: str, **fields: Any) -> JsonObject:
     }
 
 
-async def request_events(s: Session, **fields: Any) -> list[JsonObject]:
-    exchange = await s.request(PATH, build_request(s.model, **fields))
+async def request_events(s: Session, feature: str | None = None, **fields: Any) -> list[JsonObject]:
+    exchange = await s.request(PATH, build_request(s.model, **fields), feature=feature)
     return parse_chunks(exchange.body)
 
 
@@ -146,8 +146,10 @@ def add_tools() -> None:
 
     def build(tool: JsonObject) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
+            # Codex sends custom tools only for models that its settings name.
+            feature = "custom tools" if tool["type"] == "custom" else None
             # Without calls: only the declaration has to be accepted.
-            events = await request_events(s, tools=[EXEC, tool], tool_choice="none")
+            events = await request_events(s, feature, tools=[EXEC, tool], tool_choice="none")
             require(
                 events[-1]["type"] in ("response.completed", "response.incomplete"),
                 f"the last event is {str(events[-1])[:300]}",

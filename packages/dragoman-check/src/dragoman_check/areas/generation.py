@@ -17,7 +17,7 @@ from ..error_bodies import check_error_basics
 from ..exchange import Exchange
 from ..json_objects import get_object, get_objects
 from ..parsed_response import ParsedResponse
-from ..rules.json_values import JsonObject, require
+from ..rules.json_values import JsonObject, Violation, require
 from ..session import Session
 from ..sse import normalize_sse, parse_chunks, parse_lines
 
@@ -322,6 +322,32 @@ async def limit_of_one(s: Session, d: Dialect) -> None:
     check_limit(d.read((await s.request(d.path, d.build_request(s.model, STORY, 1))).json()), 1)
 
 
+ENOUGH = 40_000
+"""Bytes of a stream after which a check stops to read it."""
+
+
+@on_every_dialect(
+    "Without a limit, an answer is not cut after fewer than 128 tokens.",
+    only=lambda d: d.name not in ("completions", "messages"),
+    level="should",
+    except_for=("tgi",),
+)
+async def default_length(s: Session, d: Dialect) -> None:
+    body = d.build_stream_request(s.model, "Count from 1 to 200.")
+    body.pop(d.limit, None)
+    if d.is_ollama:
+        body["options"].pop(d.limit)
+    data = b""
+    async with s.stream(d.path, body) as response:
+        require(response.status == 200, f"status {response.status}")
+        while len(data) < ENOUGH and (piece := await response.read()) is not None:
+            data += piece
+    if len(data) < ENOUGH:
+        answer = d.fold(data)
+        tokens = answer.output_tokens or 0
+        require(answer.reason != "length" or tokens >= 128, f"the answer is cut after {tokens}")
+
+
 def check_limit(answer: ParsedResponse, limit: int) -> None:
     tokens = answer.output_tokens or 0
     require(tokens <= limit, f"{tokens} output tokens, the limit is {limit}")
@@ -366,22 +392,43 @@ async def stop_of_stream(s: Session, d: Dialect) -> None:
 
 
 @on_every_dialect(
-    "With several stop strings, the first one that occurs ends the text.",
+    "With four stop strings, each one ends the text, and the first one that occurs.",
     only=lambda d: d.stop is not None,
 )
 async def stop_of_several(s: Session, d: Dialect) -> None:
     text, mark = await choose_stop(s, d)
-    answer = d.read(
-        (
-            await s.request(
-                d.path, build_request_with_stop(d, s.model, ["never to be found", mark])
+    unused = ["never to be found", "nor this", "nor that"]
+    lists = [[*unused[:i], mark, *unused[i:]] for i in range(4)]
+    # The later one is listed first: the order of the list must not matter.
+    end = text.index(mark) + len(mark)
+    if later := text[end : end + 4].strip():
+        lists.append([later, unused[0], mark] if later not in text[:end] else [mark])
+    for marks in lists:
+        body = build_request_with_stop(d, s.model, marks)
+        answers = [d.read((await s.request(d.path, body)).json())]
+        if marks is lists[-1]:
+            stream = {**body, "stream": True, **d.stream_options}
+            answers.append(d.fold((await s.request(d.path, stream)).body))
+        for answer in answers:
+            require(
+                answer.text == text[: text.index(mark)],
+                f"with stop {marks}: {answer.text!r}, without: {text!r}",
             )
-        ).json()
-    )
-    require(
-        answer.text == text[: text.index(mark)],
-        f"with stop {mark!r}: {answer.text!r}, without: {text!r}",
-    )
+
+
+@on_every_dialect("A space at the end of a text is part of it.", only=lambda d: d.stop is not None)
+async def outer_space(s: Session, d: Dialect) -> None:
+    text = (await request_reproducible(s, d)).text
+    word = next((word for word in text.split(" ")[1:] if len(word) > 2), "")
+    before = text.partition(word)[0] if word else ""
+    if not before.endswith(" "):
+        raise Skipped(f"no word after a space can be a stop string: {text!r}")
+    body = build_request_with_stop(d, s.model, [word])
+    for answer in (
+        d.read((await s.request(d.path, body)).json()),
+        d.fold((await s.request(d.path, {**body, "stream": True, **d.stream_options})).body),
+    ):
+        require(answer.text == before, f"with stop {word!r}: {answer.text!r}, not {before!r}")
 
 
 async def choose_stop(s: Session, d: Dialect) -> tuple[str, str]:
@@ -509,15 +556,19 @@ async def ids(s: Session, d: Dialect) -> None:
 
 
 @on_every_dialect(
-    "A response has a request id header: `x-request-id` (Messages: `request-id`).",
+    "A response has a request id of its own: `x-request-id` (Messages: `request-id`).",
     only=lambda d: not d.is_ollama,
     level="should",
     claims=("request-id",),
 )
 async def request_id(s: Session, d: Dialect) -> None:
     name = "request-id" if d.name == "messages" else "x-request-id"
-    for exchange in (await request_unstreamed(s, d), await request_stream(s, d)):
-        require(exchange.header(name), f"no {name}")
+    ids = [
+        exchange.header(name)
+        for exchange in (await request_unstreamed(s, d), await request_stream(s, d))
+    ]
+    require(all(ids), f"no {name}")
+    require(ids[0] != ids[1], f"two responses have the {name} {ids[0]!r}")
 
 
 @on_every_dialect(
@@ -581,14 +632,18 @@ async def find_context(s: Session) -> int | None:
     async def find() -> int | None:
         # OpenAI's API has no such field; each vendor uses its own name.
         names = ("max_model_len", "context_length", "max_input_tokens", "context_window")
-        exchange = await s.get("/v1/models")
-        models = (
-            get_objects(exchange.json(), "data") if exchange.status == 200 else list[JsonObject]()
-        )
+        try:
+            models = get_objects((await s.get("/v1/models")).json(), "data")
+        except Violation:
+            # The area `models` reports a list that cannot be read.
+            return None
         for model in models:
             if model.get("id") == s.model or len(models) == 1:
                 lengths = [model[name] for name in names if isinstance(model.get(name), int)]
-                return lengths[0] if lengths else get_object(model, "meta").get("n_ctx_train")
+                # llama.cpp's: the length of a request, and in older versions only the
+                # model's.
+                meta = get_object(model, "meta")
+                return lengths[0] if lengths else meta.get("n_ctx", meta.get("n_ctx_train"))
         return None
 
     return await s.share("context", find)

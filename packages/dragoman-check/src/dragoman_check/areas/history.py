@@ -1,69 +1,25 @@
-"""Checks that every part of a conversation reaches the prompt: instructions, turns,
-tool results, content parts.
+"""Checks that every part of a request reaches the prompt: each of several turns,
+content parts, tools, calls and results.
 
-They apply to each chat API, since each has its own format for these parts.
+They apply to each API, since each has its own format for these parts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+
 from ..check_exceptions import Skipped
-from ..dialects import Dialect
+from ..dialects import DIALECTS, Dialect
 from ..parsed_response import ParsedResponse
-from ..rules.json_values import JsonObject, require
+from ..rules.json_values import JsonObject, Violation, require
 from ..session import Session
-from . import messages, ollama, responses, sample_tools
-from .generation import on_every_dialect
+from .generation import AREAS, bind, on_every_dialect
+from .several_parts import OF_DIALECT, SeveralParts
 
-ID = "call_1"
 SYSTEM = "Answer in one short sentence, as a friend of the family would."
-PARTS = {"chat": "text", "messages": "text", "responses": "input_text"}
-"""API -> the type of its text parts."""
-TOOLS = {
-    "chat": sample_tools.TOOLS,
-    "messages": messages.TOOLS,
-    "ollama-chat": ollama.TOOLS,
-    "responses": responses.TOOLS,
-}
-
-
-def build_turns(name: str, result: str) -> list[JsonObject]:
-    """Build a question, a tool call and its result in the form of this API."""
-    question: JsonObject = {"role": "user", "content": "What is the weather in Rome?"}
-    arguments = {"city": "Rome", "unit": "celsius"}
-    arguments_json = '{"city": "Rome", "unit": "celsius"}'
-    match name:
-        case "responses":
-            call = {
-                "type": "function_call",
-                "call_id": ID,
-                "name": "get_weather",
-                "arguments": arguments_json,
-            }
-            return [
-                question,
-                call,
-                {"type": "function_call_output", "call_id": ID, "output": result},
-            ]
-        case "messages":
-            use = {"type": "tool_use", "id": ID, "name": "get_weather", "input": arguments}
-            answer = {"type": "tool_result", "tool_use_id": ID, "content": result}
-            return [
-                question,
-                {"role": "assistant", "content": [use]},
-                {"role": "user", "content": [answer]},
-            ]
-        case "ollama-chat":
-            call = {"function": {"name": "get_weather", "arguments": arguments}}
-            turn = {"role": "assistant", "content": "", "tool_calls": [call]}
-            return [question, turn, {"role": "tool", "tool_name": "get_weather", "content": result}]
-        case _:
-            call = {
-                "id": ID,
-                "type": "function",
-                "function": {"name": "get_weather", "arguments": arguments_json},
-            }
-            turn = {"role": "assistant", "content": None, "tool_calls": [call]}
-            return [question, turn, {"role": "tool", "tool_call_id": ID, "content": result}]
+FILLER = " apple" * 30
+Count = Callable[[Sequence[str]], Awaitable[int]]
+"""Returns the number of prompt tokens of a request with these texts as its parts."""
 
 
 def require_prompt_tokens(answer: ParsedResponse) -> int:
@@ -75,18 +31,105 @@ def require_prompt_tokens(answer: ParsedResponse) -> int:
     return answer.prompt_tokens
 
 
-@on_every_dialect("Tool results are part of the prompt.", only=lambda d: d.name in TOOLS)
-async def tool_result_counts(s: Session, d: Dialect) -> None:
-    counts: list[int] = []
-    for words in (1, 31):
-        body = d.build_request(s.model, "", 16)
-        body[d.prompt] = build_turns(d.name, "apple " * words)
-        reply = (await s.request(d.path, {**body, "tools": TOOLS[d.name]}, feature="tools")).json()
-        counts.append(require_prompt_tokens(d.read(reply)))
-    # A chat template without a tool role omits the results.
-    require(
-        counts[1] > counts[0] + 20, f"prompt tokens with 1 and 31 words in the result: {counts}"
-    )
+async def check_each_part(
+    kind: SeveralParts, filler: int, count: Count, *more_counts: Count
+) -> None:
+    """Check that each part of a request makes its prompt longer.
+
+    All parts are made longer at once; only if the prompt grows too little, each is
+    tried alone, to name the one that is missing.
+
+    filler: number of tokens of `FILLER`.
+    more_counts: other ways to send the same request, such as a stream.
+    """
+    short = ["apple"] * kind.count
+    before = await count(short)
+    for count_again in (count, *more_counts):
+        grown = await count_again([text + FILLER for text in short]) - before
+        if grown >= filler * kind.count - filler // 2:
+            continue
+        for i in range(kind.count):
+            texts = [text + FILLER if i == j else text for j, text in enumerate(short)]
+            alone = await count_again(texts) - before
+            require(
+                alone > filler // 2,
+                f"number {i + 1} of {kind.count} ({kind.noun}) does not reach the prompt: 30 words "
+                f"more are {alone} prompt tokens more, elsewhere {filler}",
+            )
+        raise Violation(
+            f"30 words more in each of {kind.count} ({kind.noun}) are {grown} prompt tokens more, "
+            f"{filler} if only one has them"
+        )
+
+
+async def count_filler(s: Session, name: str, count: Count) -> int:
+    """Return the number of tokens of `FILLER`, cached for all checks of an API. Raises
+    Skipped if longer prompts have no more tokens: another check requires it.
+    """
+
+    async def find() -> int:
+        tokens = await count(["apple" + FILLER]) - await count(["apple"])
+        if tokens < 20:
+            raise Skipped(f"cannot tell: 30 words more are {tokens} prompt tokens more")
+        return tokens
+
+    return await s.share(f"{name}.filler", find)
+
+
+def build_kind_request(d: Dialect, model: str, fields: JsonObject) -> JsonObject:
+    # Claude's shortest answer is one token, OpenAI's in Responses are 16.
+    return {**d.build_request(model, "", 1), **fields}
+
+
+async def require_one_is_rejected(
+    s: Session, d: Dialect, kind: SeveralParts, rejection: Skipped
+) -> None:
+    """Check that a server that rejects several tools, calls or results also rejects
+    one: else it has lost some of them.
+    """
+    if kind.feature == "tools":
+        body = build_kind_request(d, s.model, kind.build(["apple"]))
+        exchange = await s.post(d.path, body)
+        require(exchange.status != 200, f"one part ({kind.noun}) is accepted, several: {rejection}")
+
+
+def add_each_part() -> None:
+    def build(kind: SeveralParts) -> Callable[[Session, Dialect], Awaitable[None]]:
+        async def run(s: Session, d: Dialect) -> None:
+            async def count_words(texts: Sequence[str]) -> int:
+                body = d.build_request(s.model, texts[0], 1)
+                return require_prompt_tokens(d.read((await s.request(d.path, body)).json()))
+
+            async def count(texts: Sequence[str]) -> int:
+                body = build_kind_request(d, s.model, kind.build(texts))
+                try:
+                    exchange = await s.request(d.path, body, feature=kind.feature)
+                except Skipped as rejection:
+                    await require_one_is_rejected(s, d, kind, rejection)
+                    raise
+                return require_prompt_tokens(d.read(exchange.json()))
+
+            async def count_streamed(texts: Sequence[str]) -> int:
+                body = build_kind_request(d, s.model, kind.build(texts))
+                # No `feature`: the same request has succeeded without `stream`.
+                exchange = await s.request(d.path, {**body, "stream": True, **d.stream_options})
+                return require_prompt_tokens(d.fold(exchange.body))
+
+            filler = await count_filler(s, d.name, count_words)
+            await check_each_part(kind, filler, count, count_streamed)
+
+        return run
+
+    for dialect in DIALECTS:
+        for kind in OF_DIALECT[dialect.name]:
+            AREAS[dialect.name].add(
+                f"each-{kind.name}",
+                f"Each of several parts reaches the prompt: {kind.noun}.",
+                bind(build(kind), dialect),
+            )
+
+
+add_each_part()
 
 
 def add_system(name: str, body: JsonObject) -> None:
@@ -99,16 +142,21 @@ def add_system(name: str, body: JsonObject) -> None:
             body["messages"].insert(0, {"role": "system", "content": SYSTEM})
 
 
+def build_history(d: Dialect, model: str) -> JsonObject:
+    """Build a conversation with instructions, tools, calls and their results."""
+    results = next(kind for kind in OF_DIALECT[d.name] if kind.name == "result")
+    body = {**d.build_request(model, "", 16), **results.build(("It is sunny.", "It rains."))}
+    add_system(d.name, body)
+    return body
+
+
 @on_every_dialect(
     "A conversation with instructions, tools and tool results has the same prompt token "
     "count with and without `stream`.",
-    only=lambda d: d.name in TOOLS,
+    only=lambda d: d.is_chat,
 )
 async def stream_of_history(s: Session, d: Dialect) -> None:
-    body = d.build_request(s.model, "", 16)
-    body[d.prompt] = build_turns(d.name, "It is sunny.")
-    add_system(d.name, body)
-    body["tools"] = TOOLS[d.name]
+    body = build_history(d, s.model)
     expected = require_prompt_tokens(
         d.read((await s.request(d.path, body, feature="tools")).json())
     )
@@ -119,21 +167,4 @@ async def stream_of_history(s: Session, d: Dialect) -> None:
     require(
         tokens == expected,
         f"{tokens} prompt tokens with stream, {expected} without",
-    )
-
-
-@on_every_dialect(
-    "All text parts of a message are part of the prompt.", only=lambda d: d.name in PARTS
-)
-async def parts_count(s: Session, d: Dialect) -> None:
-    counts: list[int] = []
-    for words in (1, 31):
-        parts = [
-            {"type": PARTS[d.name], "text": text} for text in ("Name a colour.", "apple " * words)
-        ]
-        body = d.build_request(s.model, "", 16, **{d.prompt: [{"role": "user", "content": parts}]})
-        counts.append(require_prompt_tokens(d.read((await s.request(d.path, body)).json())))
-    require(
-        counts[1] > counts[0] + 20,
-        f"prompt tokens with 1 and 31 words in the second part: {counts}",
     )

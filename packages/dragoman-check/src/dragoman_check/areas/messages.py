@@ -435,18 +435,6 @@ async def tool_none(s: Session) -> None:
     require(not answer.calls, f"the calls are {answer.calls}")
 
 
-@AREA.check("`disable_parallel_tool_use` returns a single `tool_use` block.")
-async def tool_parallel(s: Session) -> None:
-    choice = {"type": "any", "disable_parallel_tool_use": True}
-    fields: JsonObject = {
-        "messages": [{"role": "user", "content": QUESTION}],
-        "tools": TOOLS,
-        "tool_choice": choice,
-    }
-    answer = read_message(await request_message(s, "forced tools", limit=300, **fields))
-    require(len(answer.calls) == 1, f"{len(answer.calls)} tool_use blocks")
-
-
 def add_rejected() -> None:
     values: tuple[tuple[str, str, JsonObject], ...] = (
         (

@@ -145,17 +145,6 @@ async def raw(s: Session) -> None:
     )
 
 
-@GENERATE.check("`system` is part of the prompt.")
-async def system(s: Session) -> None:
-    plain = (await request_unstreamed(s, OLLAMA_GENERATE)).json()["prompt_eval_count"]
-    body = OLLAMA_GENERATE.build_request(s.model, STORY, 16, system="apple " * 30)
-    with_system = (await s.request("/api/generate", body)).json()["prompt_eval_count"]
-    require(
-        with_system > plain + 20,
-        f"{with_system} prompt tokens with 30 words of system, {plain} without",
-    )
-
-
 @OTHERS.check(
     "`/api/tags` lists the models with name, size, digest, modification time and details."
 )

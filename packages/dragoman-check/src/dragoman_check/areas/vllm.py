@@ -207,20 +207,6 @@ async def include_stop(s: Session) -> None:
     )
 
 
-@VLLM.check("`top_k: 1` is greedy at any temperature.")
-async def top_k(s: Session) -> None:
-    greedy = {
-        read_completion(await complete(s, temperature=0, seed=seed)).text for seed in (1, 2, 3)
-    }
-    if len(greedy) > 1:
-        raise Skipped("repeated greedy requests have different responses, which cannot be compared")
-    texts = [
-        read_completion(await complete(s, "top_k", top_k=1, temperature=2.0, seed=seed)).text
-        for seed in (1, 2, 3)
-    ]
-    require(set(texts) == greedy, f"with top_k 1: {texts}, greedy: {sorted(greedy)}")
-
-
 def add_structured_outputs() -> None:
     values: tuple[tuple[str, JsonObject, str], ...] = (
         ("choice", {"choice": ["north", "south"]}, r"north|south"),

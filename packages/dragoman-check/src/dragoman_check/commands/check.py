@@ -45,7 +45,7 @@ class CheckOptions:
             metavar="NAME",
             help="What the server claims to be: `auto` checks what it has. Others: openai, "
             "anthropic, vllm, sglang, "
-            "llamacpp, ollama, tgi, litellm, transformers, dragoman.",
+            "llamacpp, ollama, tgi, gemini, litellm, transformers, dragoman.",
         ),
     ] = "auto"
     model: Annotated[
@@ -55,6 +55,10 @@ class CheckOptions:
             help="Model to ask; by default the first one listed.",
         ),
     ] = ""
+    area: Annotated[
+        tuple[str, ...],
+        Option(metavar="NAME", help="Run the checks of this area, such as traps. Repeatable."),
+    ] = ()
     only: Annotated[
         tuple[str, ...],
         Option(
@@ -170,12 +174,22 @@ def _run(options: CheckOptions) -> None:
 def _select_checks(options: CheckOptions) -> list[Check]:
     import re  # noqa: PLC0415 - as above
 
-    from ..areas import CHECKS  # noqa: PLC0415
+    from ..areas import AREAS  # noqa: PLC0415
 
+    names = [area.name for area in AREAS]
+    for name in options.area:
+        if name not in names:
+            raise ValueError(f"--area: {name!r} is not one of {', '.join(names)}")
+    checks = [
+        check
+        for area in AREAS
+        if not options.area or area.name in options.area
+        for check in area.checks
+    ]
     try:
         checks = [
             check
-            for check in CHECKS
+            for check in checks
             if not options.only or any(check.matches(only) for only in options.only)
         ]
         checks = [
@@ -186,7 +200,7 @@ def _select_checks(options: CheckOptions) -> list[Check]:
             f"--only, --skip: {error.pattern!r} is not a valid regular expression: {error}"
         ) from None
     if not checks:
-        raise ValueError("--only, --skip: no check is left; --list shows all")
+        raise ValueError("--area, --only, --skip: no check is left; --list shows all")
     return checks
 
 

@@ -5,10 +5,15 @@ errors of any server.
              anywhere; an error ends the stream at any point
     block:   content_block_start(i)  content_block_delta(i)*  content_block_stop(i);
              one open at a time, i = 0, 1, 2 ...
-    deltas:  text_delta* | thinking_delta* signature_delta | input_json_delta*
+    deltas:  (text_delta | citations_delta)* | thinking_delta* signature_delta | input_json_delta*
+
+A result of a hosted tool follows the call that it names, and each call has one unless the
+answer was cut off or paused.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from .event_streams import parse_named_events, parse_object
 from .json_values import (
@@ -51,8 +56,32 @@ EMPTY_BLOCKS: dict[str, JsonObject] = {
     "thinking": {"thinking": "", "signature": ""},
     "redacted_thinking": {},
     "tool_use": {"input": {}},
+    "mcp_tool_use": {"input": {}},
+    "mcp_tool_result": {},
+    "server_tool_use": {"input": {}},
+    "web_search_tool_result": {},
+    "code_execution_tool_result": {},
 }
 """Type of block -> its fields in content_block_start."""
+CALLS = ("tool_use", "mcp_tool_use", "server_tool_use")
+"""Types of calls: those that the client makes, and those that the server makes."""
+ERROR_CODES = {
+    "web_search_tool_result": (
+        "invalid_tool_input",
+        "unavailable",
+        "max_uses_exceeded",
+        "too_many_requests",
+        "query_too_long",
+        "request_too_large",
+    ),
+    "code_execution_tool_result": (
+        "invalid_tool_input",
+        "unavailable",
+        "too_many_requests",
+        "execution_time_exceeded",
+    ),
+}
+"""Type of a hosted tool's result -> the codes of its errors."""
 USAGE_COUNTS = (
     "input_tokens",
     "output_tokens",
@@ -95,6 +124,7 @@ class _MessagesStreamState:
         self._final_delta: JsonObject | None = None
         self._block: _OpenBlock | None = None
         self._closed_blocks: list[_OpenBlock] = []
+        self._hosted_blocks: list[JsonObject] = []
 
     def feed(self, event: JsonObject) -> None:
         require(not self._has_failed, "an event follows an error")
@@ -160,11 +190,17 @@ class _MessagesStreamState:
         # deltas to it, so text here would be read twice or be lost.
         is_empty = all(block.get(key) == value for key, value in EMPTY_BLOCKS[str(kind)].items())
         require(is_empty, f"block {index} does not start empty: {block}")
-        if kind == "tool_use":
+        if kind in CALLS:
             require(
                 require_string(block.get("id"), "id") and require_string(block.get("name"), "name"),
-                "a tool_use without id or name",
+                f"a {kind} without id or name",
             )
+        if kind in ("mcp_tool_use", "mcp_tool_result"):
+            _check_mcp_block(block, f"block {index}")
+        if kind in ERROR_CODES:
+            _check_hosted_result(block, f"block {index}")
+        if kind == "server_tool_use" or kind in ERROR_CODES:
+            self._hosted_blocks.append(block)
         if kind == "redacted_thinking":
             require_string(block.get("data"), "data")
         self._block = _OpenBlock(index, str(kind))
@@ -178,6 +214,8 @@ class _MessagesStreamState:
         match block.kind, delta.get("type"):
             case "text", "text_delta":
                 require(require_string(delta.get("text"), "text"), f"{location}: an empty delta")
+            case "text", "citations_delta":
+                _check_citation(delta.get("citation"), f"{location}: citation")
             case "thinking", "thinking_delta":
                 require(
                     require_string(delta.get("thinking"), "thinking"), f"{location}: an empty delta"
@@ -185,7 +223,7 @@ class _MessagesStreamState:
             case "thinking", "signature_delta":
                 require_string(delta.get("signature"), "signature")
                 block.is_signed = True
-            case "tool_use", "input_json_delta":
+            case kind, "input_json_delta" if kind in CALLS:
                 # Anthropic's API begins a call with an empty partial_json; later ones
                 # carry nothing.
                 block.input_pieces.append(require_string(delta.get("partial_json"), "partial_json"))
@@ -202,8 +240,12 @@ class _MessagesStreamState:
         _check_end(self._final_delta, "delta")
         _check_usage(event.get("usage"), ("output_tokens",))
         reason = self._final_delta["stop_reason"]
-        calls = [block for block in self._closed_blocks if block.kind == "tool_use"]
-        require(reason != "tool_use" or calls, "stop_reason is tool_use without a tool_use block")
+        calls = [block for block in self._closed_blocks if block.kind in CALLS]
+        has_tool_use = any(block.kind == "tool_use" for block in calls)
+        require(
+            reason != "tool_use" or has_tool_use, "stop_reason is tool_use without a tool_use block"
+        )
+        _check_pairs(self._hosted_blocks, is_complete=reason in ("end_turn", "tool_use"))
         # Blocks are generated one after another, so only the last can be cut off, for
         # example by max_tokens.
         for block in calls if reason in COMPLETE_REASONS else calls[:-1]:
@@ -235,6 +277,10 @@ def check_object(message: JsonObject) -> None:
                     require_string(block.get("text"), f"{location}.text"),
                     f"{location}: an empty text",
                 )
+                if block.get("citations") is not None:
+                    citations = require_objects(block["citations"], f"{location}.citations")
+                    for citation in citations:
+                        _check_citation(citation, f"{location}.citations")
             case "thinking":
                 require_string(block.get("thinking"), f"{location}.thinking")
                 # Requests require it, too: without a signature a client cannot send the
@@ -242,7 +288,13 @@ def check_object(message: JsonObject) -> None:
                 require_string(block.get("signature"), f"{location}.signature")
             case "redacted_thinking":
                 require_string(block.get("data"), f"{location}.data")
-            case "tool_use":
+            case "mcp_tool_result":
+                _check_mcp_block(block, location)
+            case kind if kind in ERROR_CODES:
+                _check_hosted_result(block, location)
+            case "tool_use" | "mcp_tool_use" | "server_tool_use" as kind:
+                if kind == "mcp_tool_use":
+                    _check_mcp_block(block, location)
                 for key in ("id", "name"):
                     require(
                         require_string(block.get(key), f"{location}.{key}"),
@@ -252,11 +304,68 @@ def check_object(message: JsonObject) -> None:
             case kind:
                 raise Violation(f"{location} is of type {kind!r}")
     _check_end(message, "message")
+    _check_pairs(content, is_complete=message["stop_reason"] in ("end_turn", "tool_use"))
     has_tool_use = any(block["type"] == "tool_use" for block in content)
     require(
         message["stop_reason"] != "tool_use" or has_tool_use,
         "stop_reason is tool_use without a tool_use block",
     )
+
+
+def _check_mcp_block(block: JsonObject, location: str) -> None:
+    key = "server_name" if block["type"] == "mcp_tool_use" else "tool_use_id"
+    require(require_string(block.get(key), f"{location}.{key}"), f"{location}: {key} is empty")
+    if block["type"] == "mcp_tool_result":
+        require(isinstance(block.get("is_error"), bool), f"{location} has no is_error")
+        for part in require_objects(block.get("content"), f"{location}.content"):
+            require_string(part.get("text"), f"{location}.content.text")
+
+
+def _check_citation(value: object, location: str) -> None:
+    """Check a citation. What else it has depends on its type."""
+    citation = require_object(value, location)
+    for key in ("type", "cited_text"):
+        require_string(citation.get(key), f"{location}.{key}")
+    if citation["type"] == "web_search_result_location":
+        for key in ("url", "encrypted_index"):
+            require_string(citation.get(key), f"{location}.{key}")
+
+
+def _check_hosted_result(block: JsonObject, location: str) -> None:
+    kind = block["type"]
+    if kind == "web_search_tool_result" and not isinstance(block.get("content"), dict):
+        for result in require_objects(block.get("content"), f"{location}.content"):
+            is_result = result.get("type") == "web_search_result"
+            require(is_result, f"{location}: a result of type {result.get('type')!r}")
+            for key in ("url", "title", "encrypted_content"):
+                require_string(result.get(key), f"{location}.content.{key}")
+        return
+    content = require_object(block.get("content"), f"{location}.content")
+    if content.get("type") == "code_execution_result" and kind == "code_execution_tool_result":
+        for key in ("stdout", "stderr"):
+            require_string(content.get(key), f"{location}.content.{key}")
+        is_code = type(content.get("return_code")) is int
+        require(is_code, f"{location}: return_code is {content.get('return_code')!r}")
+        require_objects(content.get("content"), f"{location}.content.content")
+        return
+    require(content.get("type") == f"{kind}_error", f"{location}: {content.get('type')!r}")
+    code = content.get("error_code")
+    require(code in ERROR_CODES[kind], f"{location}: error_code is {code!r}")
+
+
+def _check_pairs(blocks: Sequence[JsonObject], *, is_complete: bool) -> None:
+    """Check that each result of a hosted tool follows its call, and each call has one if
+    the answer is complete.
+    """
+    calls: set[str] = set()
+    for block in blocks:
+        if block["type"] == "server_tool_use":
+            calls.add(block["id"])
+        elif block["type"] in ERROR_CODES:
+            id = require_string(block.get("tool_use_id"), "tool_use_id")
+            require(id in calls, f"a {block['type']} of {id!r}, which is no open call")
+            calls.remove(id)
+    require(not calls or not is_complete, f"server_tool_use {sorted(calls)} without a result")
 
 
 def check_error(body: JsonObject) -> None:
@@ -293,6 +402,10 @@ def _check_usage(value: object, required: tuple[str, ...]) -> None:
     for key in USAGE_COUNTS:
         if key in required or usage.get(key) is not None:
             require_count(usage.get(key), f"usage.{key}")
+    if (tool_use := usage.get("server_tool_use")) is not None:
+        counts = require_object(tool_use, "usage.server_tool_use")
+        for key in ("web_search_requests", "web_fetch_requests"):
+            require_count(counts.get(key), f"usage.server_tool_use.{key}")
     details = usage.get("output_tokens_details")
     if details is not None:
         thinking_tokens = require_count(

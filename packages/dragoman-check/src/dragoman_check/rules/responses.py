@@ -7,7 +7,8 @@ OpenAI's API and Open Responses.
     item:    output_item.added(i)  content events  output_item.done(i); one open at a
              time, i = 0, 1, 2 ...
     part:    added  delta*  done  part.done, in messages and reasoning; calls have
-             delta* done without a part
+             delta* done without a part; those of MCP tools have in_progress before
+             it and completed | failed after it if they were made
 
 `sequence_number` counts all events from 0. The text of a `.done` event is the
 concatenation of its deltas, and the response of the last event contains the items of
@@ -15,6 +16,8 @@ all output_item.done events.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from .event_streams import DONE, parse_named_events
 from .json_values import (
@@ -67,8 +70,21 @@ CLIENT_CALL_FIELDS = {
 """Type of a call that the client executes -> its possible fields, exactly one of which
 it has.
 """
-CALL_TEXT_FIELDS = {"function_call": "arguments", "custom_tool_call": "input"}
+MCP_CALL = "mcp_call"
+"""Type of a call of an MCP server's tool, which this server makes. It can fail although
+the response is complete.
+"""
+CALL_TEXT_FIELDS = {
+    "function_call": "arguments",
+    "custom_tool_call": "input",
+    MCP_CALL: "arguments",
+}
 """Type of a call -> the field with its streamed text."""
+MCP_LIST = "mcp_list_tools"
+MCP_APPROVAL = "mcp_approval_request"
+HOSTED_STAGES = {"web_search_call": "searching", "code_interpreter_call": "interpreting"}
+"""Type of a call of a hosted tool -> its event between `in_progress` and `completed`."""
+ITEMS_WITHOUT_STATUS = (COMPACTION, MCP_LIST, MCP_APPROVAL)
 
 
 class _PartKind:
@@ -126,6 +142,7 @@ class _OpenPart:
     """The open part.
 
     pieces, logprobs: collected from its deltas.
+    annotations: those that were added.
     done_text: the text of its done event; None before it.
     """
 
@@ -134,6 +151,7 @@ class _OpenPart:
         self.index = index
         self.pieces: list[str] = []
         self.logprobs: list[object] = []
+        self.annotations: list[JsonObject] = []
         self.done_text: str | None = None
 
 
@@ -146,6 +164,8 @@ class _OpenItem:
     commands: commands of a shell call.
     done_arguments: the text of the done event of a call or of its last command; None
         before it.
+    stages: the events that tell the progress of a call that the server makes, or of an
+        MCP server's list.
     """
 
     def __init__(self, index: int, item: JsonObject) -> None:
@@ -158,6 +178,7 @@ class _OpenItem:
         self.pieces: list[str] = []
         self.commands: list[str] = []
         self.done_arguments: str | None = None
+        self.stages: list[str] = []
 
     def feed(self, event: JsonObject, name: str) -> None:
         if self.kind == "shell_call":
@@ -167,15 +188,54 @@ class _OpenItem:
             event.get("item_id") == self.id,
             f"{event['type']} of item {event.get('item_id')!r}, not {self.id!r}",
         )
-        if self.kind in CALL_TEXT_FIELDS:
+        if name.startswith(f"{self.kind}.") and self.kind in (MCP_CALL, MCP_LIST):
+            self._feed_stage(name.removeprefix(f"{self.kind}."))
+        elif self.kind in HOSTED_STAGES:
+            self._feed_hosted(event, name)
+        elif self.kind in CALL_TEXT_FIELDS:
             self._feed_call(event, name)
         elif self.kind == COMPACTION:
             require(name == "compaction.compacting", f"{event['type']} in a compaction")
+        elif self.kind in ITEMS_WITHOUT_STATUS:
+            raise Violation(f"{event['type']} in {self.kind}")
         else:
             self._feed_part(event, name)
 
+    def _feed_stage(self, stage: str) -> None:
+        """Check an event that tells the progress of a call or a list: in_progress, then
+        completed or failed, for a call after its arguments.
+        """
+        if not self.stages:
+            require(stage == "in_progress" and not self.pieces, f"{self.kind}.{stage} comes first")
+        else:
+            is_ready = self.kind == MCP_LIST or self.done_arguments is not None
+            require(
+                stage in ("completed", "failed") and len(self.stages) == 1 and is_ready,
+                f"{self.kind}.{stage} out of order",
+            )
+        self.stages.append(stage)
+
+    def _feed_hosted(self, event: JsonObject, name: str) -> None:
+        """Check an event of a hosted tool's call: in_progress, code, the stage of its
+        work, completed.
+        """
+        if name == "code_interpreter_call_code.delta" and self.done_arguments is None:
+            self.pieces.append(require_string(event.get("delta"), "delta"))
+            return
+        if name == "code_interpreter_call_code.done" and self.done_arguments is None:
+            self.done_arguments = require_string(event.get("code"), "code")
+            require(
+                self.done_arguments == "".join(self.pieces),
+                f"{event['type']} differs from its concatenated deltas",
+            )
+            return
+        self.stages.append(name.removeprefix(f"{self.kind}."))
+        order = ["in_progress", HOSTED_STAGES[self.kind], "completed"]
+        require(self.stages == order[: len(self.stages)], f"{event['type']} out of order")
+
     def _feed_call(self, event: JsonObject, name: str) -> None:
         field = CALL_TEXT_FIELDS[self.kind]
+        require(self.kind != MCP_CALL or len(self.stages) == 1, f"{event['type']} out of order")
         require(self.done_arguments is None, f"{event['type']} after the end of the {field}")
         if name == f"{self.kind}_{field}.delta":
             piece = require_string(event.get("delta"), "delta")
@@ -250,6 +310,12 @@ class _OpenItem:
             require(piece or logprobs, "an empty delta")
             part.pieces.append(piece)
             part.logprobs.extend(logprobs)
+        elif name == "output_text.annotation.added" and part.kind is OUTPUT_TEXT:
+            require(
+                event.get("annotation_index") == len(part.annotations),
+                f"annotation {event.get('annotation_index')!r}",
+            )
+            part.annotations.append(require_object(event.get("annotation"), "annotation"))
         elif name == f"{part.kind.text_event}.done" and part.done_text is None:
             part.done_text = require_string(event.get(part.kind.text_field), part.kind.text_field)
             require(
@@ -266,7 +332,7 @@ class _OpenItem:
                 name == f"{part.kind.frame_event}.done" and part.done_text is not None,
                 f"{event['type']} out of order",
             )
-            _check_part(event, part.kind, part.done_text or "", part.logprobs)
+            _check_part(event, part.kind, part.done_text or "", part.logprobs, part.annotations)
             self.closed_parts.append((part.kind, part.done_text or ""))
             self.part = None
 
@@ -276,8 +342,10 @@ class _OpenItem:
             f"item {self.index} has a different id or type in output_item.done",
         )
         require(
-            # Completed or incomplete: there are no failed items, only failed responses.
-            self.kind == COMPACTION or item.get("status") in TERMINAL_STATUSES[:2],
+            # Completed or incomplete: only calls that the server makes can fail.
+            self.kind in ITEMS_WITHOUT_STATUS
+            or item.get("status")
+            in TERMINAL_STATUSES[: 3 if self.kind in (MCP_CALL, *HOSTED_STAGES) else 2],
             f"the status in output_item.done is {item.get('status')!r}",
         )
         require(self.part is None, "output_item.done while a part is open")
@@ -287,8 +355,26 @@ class _OpenItem:
                 and item.get(CALL_TEXT_FIELDS[self.kind]) == self.done_arguments,
                 "the call differs from the streamed call",
             )
-            for key in ("call_id", "name", "namespace"):
+            for key in ("call_id", "name", "namespace", "server_label"):
                 require(item.get(key) == self.first_item.get(key), f"the call's {key} changed")
+            if self.kind == MCP_CALL:
+                ending = self.stages[1] if len(self.stages) > 1 else "incomplete"
+                require(item.get("status") == ending, f"an mcp_call ends as {ending}")
+            return
+        if self.kind in HOSTED_STAGES:
+            require(
+                (item.get("status") == "completed") == (self.stages[-1:] == ["completed"]),
+                f"a {self.kind} is {item.get('status')!r} after {self.stages}",
+            )
+            if self.kind == "code_interpreter_call":
+                require(item.get("code") == self.done_arguments, "the code changed")
+            return
+        if self.kind == MCP_LIST:
+            ending = "completed" if item.get("error") is None else "failed"
+            require(self.stages == ["in_progress", ending], f"the list is not {ending}")
+            return
+        if self.kind == MCP_APPROVAL:
+            require(item == self.first_item, "the request for an approval changed")
             return
         if self.kind in CLIENT_CALL_FIELDS:
             require(
@@ -309,12 +395,21 @@ class _OpenItem:
             require(texts == streamed, f"the item's {name} differs from the streamed {name}")
 
 
-def _check_part(event: JsonObject, kind: _PartKind, text: str, logprobs: list[object]) -> None:
+def _check_part(
+    event: JsonObject,
+    kind: _PartKind,
+    text: str,
+    logprobs: list[object],
+    annotations: Sequence[JsonObject] = (),
+) -> None:
     part = require_object(event.get("part"), "part")
     require(part.get("type") == kind.type, f"a part of type {part.get('type')!r}")
     require(part.get(kind.text_field) == text, f"{event['type']} has a different text")
     if kind is OUTPUT_TEXT:
-        require(part.get("annotations") == [], f"{event['type']} has no annotations")
+        require(
+            part.get("annotations") == list(annotations),
+            f"{event['type']} has other annotations than were added",
+        )
         require(
             part.get("logprobs") == logprobs,
             f"{event['type']} has different logprobs than its deltas",
@@ -502,18 +597,45 @@ def _check_state(response: JsonObject, items: list[JsonObject]) -> None:
         f"a {status} response has completed_at",
     )
     unfinished = [item for item in items if item.get("status", "completed") != "completed"]
+    # A failed call of an MCP tool is finished; of a response that was cut off, no call is
+    # made.
+    if status == "completed":
+        unfinished = [item for item in unfinished if not _has_failed(item)]
+    else:
+        unfinished = [
+            item for item in unfinished if item.get("type") not in (MCP_CALL, *HOSTED_STAGES)
+        ]
+    if response.get("background"):
+        # A server that was stopped may generate again what was cut off.
+        unfinished = [item for item in unfinished if item is items[-1]]
     require(not unfinished or status != "completed", "a completed response has unfinished items")
     # Items are generated one after another, so only the last one can be cut off.
     require(unfinished in ([], items[-1:]), "an unfinished item is not the last")
 
 
+def _has_failed(item: JsonObject) -> bool:
+    is_run_here = item.get("type") in (MCP_CALL, *HOSTED_STAGES)
+    return is_run_here and item.get("status") == "failed"
+
+
 def _check_added_item(item: JsonObject) -> None:
     kind = item.get("type")
     require(
-        kind in (*PART_KINDS, *CALL_TEXT_FIELDS, *CLIENT_CALL_FIELDS, COMPACTION),
+        kind
+        in (
+            *PART_KINDS,
+            *CALL_TEXT_FIELDS,
+            *CLIENT_CALL_FIELDS,
+            *ITEMS_WITHOUT_STATUS,
+            *HOSTED_STAGES,
+        ),
         f"an item of type {kind!r}",
     )
     require(require_string(item.get("id"), "id"), "an item without an id")
+    if kind in (MCP_LIST, MCP_APPROVAL):
+        _check_item(item, "item")
+        require(kind != MCP_LIST or item.get("tools") == [], "an added mcp_list_tools has tools")
+        return
     if kind == COMPACTION:
         # An item is added empty; its content follows in deltas, or in output_item.done.
         require(item.get("encrypted_content") == "", "an added compaction has content")
@@ -522,10 +644,11 @@ def _check_added_item(item: JsonObject) -> None:
         item.get("status") == "in_progress", f"an added item has the status {item.get('status')!r}"
     )
     if kind in CALL_TEXT_FIELDS:
+        id_field = "server_label" if kind == MCP_CALL else "call_id"
         require(
-            require_string(item.get("call_id"), "call_id")
+            require_string(item.get(id_field), id_field)
             and require_string(item.get("name"), "name"),
-            "a call without id or name",
+            f"a call without {id_field} or name",
         )
         require(item.get(CALL_TEXT_FIELDS[kind]) == "", "an added call has text")
     elif kind in CLIENT_CALL_FIELDS:
@@ -545,7 +668,11 @@ def _check_item(item: JsonObject, location: str) -> None:
     if item.get("type") == COMPACTION:
         require_string(item.get("encrypted_content"), f"{location}.encrypted_content")
         return
-    require(item.get("status") in ITEM_STATUSES, f"{location}.status is {item.get('status')!r}")
+    if item.get("type") in (MCP_CALL, MCP_LIST, MCP_APPROVAL):
+        _check_mcp_item(item, location)
+        return
+    statuses = (*ITEM_STATUSES, *(["failed"] * (item.get("type") in HOSTED_STAGES)))
+    require(item.get("status") in statuses, f"{location}.status is {item.get('status')!r}")
     match item.get("type"):
         case "message":
             require(item.get("role") == "assistant", f"{location}.role is {item.get('role')!r}")
@@ -561,10 +688,36 @@ def _check_item(item: JsonObject, location: str) -> None:
             for key in ("call_id", "name", CALL_TEXT_FIELDS[kind]):
                 require_string(item.get(key), f"{location}.{key}")
             require("namespace" not in item or item["namespace"], f"{location}.namespace is empty")
+        case str(kind) if kind in HOSTED_STAGES:
+            name = "action" if kind == "web_search_call" else "container_id"
+            require_key(item, name, location)
         case str(kind) if kind in CLIENT_CALL_FIELDS:
             _check_client_call(item, kind, location)
         case kind:
             raise Violation(f"{location} is of type {kind!r}")
+
+
+def _check_mcp_item(item: JsonObject, location: str) -> None:
+    label = require_string(item.get("server_label"), f"{location}.server_label")
+    require(label, f"{location}.server_label is empty")
+    if item["type"] == MCP_LIST:
+        require_key(item, "error", location)
+        for i, tool in enumerate(require_objects(item.get("tools"), f"{location}.tools")):
+            require_string(tool.get("name"), f"{location}.tools[{i}].name")
+            require_object(tool.get("input_schema"), f"{location}.tools[{i}].input_schema")
+        return
+    for key in ("name", "arguments"):
+        require_string(item.get(key), f"{location}.{key}")
+    if item["type"] == MCP_APPROVAL:
+        return
+    status = item.get("status")
+    require(status in (*ITEM_STATUSES, "failed"), f"{location}.status is {status!r}")
+    for key, ending in (("output", "completed"), ("error", "failed")):
+        require_key(item, key, location)
+        require(
+            (item[key] is not None) == (status == ending),
+            f"{location} of status {status!r} has {key} {item[key]!r}",
+        )
 
 
 def _check_client_call(item: JsonObject, kind: str, location: str) -> None:

@@ -160,6 +160,14 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
             minimum=1,
         ),
     ] = None
+    layers: Annotated[
+        int | None,
+        Option(
+            help="Number of the model's layers, each of which costs a fixed time.",
+            group=HARDWARE_GROUP,
+            minimum=1,
+        ),
+    ] = None
 
     url: Annotated[
         str | None,
@@ -293,38 +301,55 @@ def _fit_profile(
     from ..engine.profile import Hardware, ModelProfile  # noqa: PLC0415
     from ..lab.calibration import calibrate  # noqa: PLC0415
     from ..lab.calibration_spread import NUM_VARIATIONS, measure_spread  # noqa: PLC0415
+    from ..lab.prior import predict_prior, read_prior  # noqa: PLC0415
 
-    hardware = Hardware(options.hardware or "unknown")
-    model = ModelProfile(
-        options.model or "unknown", kv_cache_dtype=options.kv_cache_dtype or "auto"
+    hardware_sizes = _select_set(
+        {
+            "memory_bandwidth": options.memory_bandwidth,
+            "tensor_parallel": options.tensor_parallel_size,
+        }
     )
-    prior = None
+    model_sizes = _select_set(
+        {
+            "weight_bytes": options.weight_bytes,
+            "kv_bytes_per_token": options.kv_bytes_per_token,
+            "layers": options.layers,
+        }
+    )
+    hardware_overrides = _select_set(
+        {
+            "name": options.hardware,
+            "data_parallel": options.data_parallel_size,
+            "lock_step": options.enable_expert_parallel,
+        }
+    )
     if base_profile is None:
         engine = options.merge_into(SimulatedSchedulerConfig())
+        hardware = Hardware("unknown")
+        model = ModelProfile("unknown", kv_cache_dtype=options.kv_cache_dtype or "auto")
     else:
+        engine = base_profile.engine
         hardware = base_profile.hardware
         model = base_profile.model
-        engine = base_profile.engine
-        # A log does not determine the cost curve of shared experts: its shape comes
-        # from the base profile's prediction.
-        prior = base_profile.expert_prior
-    hardware_overrides = {
-        "name": options.hardware,
-        "memory_bandwidth": options.memory_bandwidth,
-        "tensor_parallel": options.tensor_parallel_size,
-        "data_parallel": options.data_parallel_size,
-        "lock_step": options.enable_expert_parallel,
-    }
-    model_overrides = {
-        "name": options.model,
-        "weight_bytes": options.weight_bytes,
-        "kv_bytes_per_token": options.kv_bytes_per_token,
-    }
+    hardware = msgspec.structs.replace(hardware, **hardware_overrides, **hardware_sizes)
+    model = msgspec.structs.replace(model, **_select_set({"name": options.model}), **model_sizes)
+    prior = predict_prior(hardware, model)
+    if base_profile is not None:
+        known = read_prior(base_profile)
+        # A log does not determine the cost curve of shared experts: its shape always
+        # comes from the base profile. The rest does unless it is for other sizes.
+        prior = (
+            msgspec.structs.replace(
+                prior, per_expert_token=known.per_expert_token, mixed_base=known.mixed_base
+            )
+            if hardware_sizes or model_sizes
+            else known
+        )
     profile = calibrate(
         options.name,
         (log.requests, log.timings),
-        hardware=msgspec.structs.replace(hardware, **_select_set(hardware_overrides)),
-        model=msgspec.structs.replace(model, **_select_set(model_overrides)),
+        hardware=hardware,
+        model=model,
         engine=engine,
         source=f"{log.format}: {', '.join(Path(name).name for name in options.logs)}",
         fitted_ids=fitted_ids,

@@ -50,7 +50,7 @@ def draw_plan(
             build_distribution_panel(
                 "TTFT", [timing.ttft for timing in replay.timings], limits.get("ttft")
             ),
-            build_distribution_panel("ITL", replay.gaps, limits.get("itl")),
+            build_distribution_panel("ITL", replay.gaps, limits.get("itl"), "tokens"),
             build_distribution_panel(
                 "latency", [timing.latency for timing in replay.timings], limits.get("latency")
             ),
@@ -59,7 +59,7 @@ def draw_plan(
                 [tpot for timing in replay.timings if (tpot := timing.tpot) is not None],
                 limits.get("tpot"),
             ),
-            *(_build_rate_panel(reports, objective) for objective in result.objectives),
+            *(build_rate_panel(reports, objective) for objective in result.objectives),
             build_time_panel("requests running", replay.steps, lambda log: log.running),
         ]
     draw_figure(path, panels, title)
@@ -78,6 +78,15 @@ def _build_cost_panel(result: Plan, objective: Objective) -> Panel:
                 if fleet.candidate.gpu == gpu and fleet.report is not None
             ]
             axes.scatter(*zip(*points, strict=True), s=18, label=gpu)
+        for fleet in sufficient:
+            assert fleet.report is not None
+            axes.annotate(
+                f"{fleet.units} x {fleet.candidate.devices_per_unit}",
+                (fleet.cost_per_million_tokens, 1000 * objective.read(fleet.report)),
+                textcoords="offset points",
+                xytext=(5, 4),
+                fontsize="x-small",
+            )
         best = [
             (fleet.cost_per_million_tokens, 1000 * objective.read(fleet.report))
             for fleet in sufficient
@@ -91,8 +100,11 @@ def _build_cost_panel(result: Plan, objective: Objective) -> Panel:
                 edgecolors=MEASURED,
                 label="Pareto front",
             )
-            axes.legend()
-        axes.axhline(objective.limit * 1000, color=LIMIT, linestyle="--")
+        axes.axhline(objective.limit * 1000, color=LIMIT, linestyle="--", label="SLO")
+        axes.legend()
+        axes.set_title("units x devices", fontsize="small")
+        # Room for the names beside the points.
+        axes.margins(x=0.15)
         axes.set(
             xlabel="cost per million output tokens",
             ylabel=f"{objective.statistic} {objective.metric}, ms",
@@ -101,28 +113,35 @@ def _build_cost_panel(result: Plan, objective: Objective) -> Panel:
     return draw
 
 
-def _build_rate_panel(reports: Sequence[Report], objective: Objective) -> Panel:
+def build_rate_panel(reports: Sequence[Report], objective: Objective) -> Panel:
     """Build a panel with an objective's metric at arrival rates around the workload's
     own.
     """
+    from matplotlib.ticker import FuncFormatter  # noqa: PLC0415 - slow to import
 
     def draw(axes: Axes) -> None:
-        rates = [report.request_rate for report in reports]
         axes.plot(
-            rates,
+            RATE_FACTORS,
             [1000 * objective.read(report) for report in reports],
             marker="o",
             color=SIMULATED,
         )
         axes.axhline(objective.limit * 1000, color=LIMIT, linestyle="--", label="SLO")
-        axes.axvline(
-            rates[RATE_FACTORS.index(1.0)], color=MEASURED, linewidth=0.8, label="this workload"
-        )
+        axes.axvline(1.0, color=MEASURED, linewidth=0.8, label="this workload")
         axes.legend()
         axes.set(
-            xlabel="requests per second",
+            # The rate at which answers are complete would include the time to answer
+            # the last ones.
+            xlabel="arrival rate, relative to the workload's",
             ylabel=f"{objective.statistic} {objective.metric}, ms",
             yscale="log",
         )
+        for axis_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            axis_formatter(FuncFormatter(_format_tick))
 
     return draw
+
+
+def _format_tick(value: float, _position: int) -> str:
+    """Format a tick of a logarithmic axis as a plain number."""
+    return f"{value:g}"

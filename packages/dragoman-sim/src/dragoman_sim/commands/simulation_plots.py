@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ..lab.replay_result import ReplayResult, StepLog
 
 
+_MOST_COLOURS = 8
+
+
 def draw_simulation(path: str, replay: ReplayResult, slo: Slo | None, title: str) -> None:
     """Draw distributions of the times, and the number of requests and KV cache usage
     over time.
@@ -38,7 +41,14 @@ def draw_simulation(path: str, replay: ReplayResult, slo: Slo | None, title: str
     draw_figure(path, panels, title)
 
 
-def build_distribution_panel(name: str, seconds: Sequence[float], limit: float | None) -> Panel:
+def build_distribution_panel(
+    name: str, seconds: Sequence[float], limit: float | None, counted: str = "requests"
+) -> Panel:
+    """Build a panel with the cumulative distribution of times.
+
+    counted: what each of them is of.
+    """
+
     def draw(axes: Axes) -> None:
         values = np.sort(np.array(seconds, dtype=np.float64)) * 1000
         axes.plot(values, np.arange(1, len(values) + 1) / max(1, len(values)), color=SIMULATED)
@@ -47,7 +57,7 @@ def build_distribution_panel(name: str, seconds: Sequence[float], limit: float |
                 limit * 1000, color=LIMIT, linestyle="--", label=f"SLO {limit * 1000:g} ms"
             )
             axes.legend()
-        axes.set(xlabel=f"{name}, ms", ylabel="share of the requests", ylim=(0, 1.02))
+        axes.set(xlabel=f"{name}, ms", ylabel=f"share of the {counted}", ylim=(0, 1.02))
 
     return draw
 
@@ -56,15 +66,21 @@ def build_time_panel(
     name: str, steps: Sequence[StepLog], column: Callable[[StepLog], Sequence[float]]
 ) -> Panel:
     def draw(axes: Axes) -> None:
+        # More colours than these cannot be told apart.
+        is_crowd = len(steps) > _MOST_COLOURS
         for index, log in enumerate(steps):
             axes.plot(
                 log.ends,
                 column(log),
                 linewidth=0.8,
                 drawstyle="steps-post",
+                color=SIMULATED if is_crowd else None,
+                alpha=0.35 if is_crowd else None,
                 label=f"replica {index}",
             )
-        if 1 < len(steps) <= 8:
+        if is_crowd:
+            axes.set_title(f"each of {len(steps)} replicas", fontsize="small")
+        elif len(steps) > 1:
             axes.legend(fontsize="small")
         axes.set(xlabel="s", ylabel=name, ylim=(0, None))
 

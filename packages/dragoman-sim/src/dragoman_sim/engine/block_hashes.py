@@ -11,9 +11,11 @@ tokens itself, finds them.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from importlib import import_module
+from itertools import chain
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -37,6 +39,10 @@ class BlockContents(Protocol):
         """Return the hash of the full block at this index of prompt and output. All of
         its tokens must be known.
         """
+        ...
+
+    def iterate_block_hashes(self, begin: int, end: int) -> Iterator[bytes]:
+        """Iterate over the hashes of the full blocks from `begin` up to `end`."""
         ...
 
 
@@ -192,6 +198,9 @@ class TokenContents:
                 self._on_hashed(self._hashes[-1], parent if block else None, tokens, images)
         return self._hashes[index + 1]
 
+    def iterate_block_hashes(self, begin: int, end: int) -> Iterator[bytes]:
+        return map(self.get_block_hash, range(begin, end))
+
 
 class TracedContents:
     """Block contents from a trace, which has hashes of blocks of `traced_block_size`
@@ -219,14 +228,55 @@ class TracedContents:
         self._root = root
 
     def get_block_hash(self, index: int) -> bytes:
-        end = (index + 1) * self._block_size
-        traced = (end - 1) // self._traced_block_size
-        if traced >= len(self._hashes):
-            return self._request_root + b"/" + index.to_bytes(4, "little")
-        offset = end - traced * self._traced_block_size
-        hashed = self._root + self._hashes[traced]
-        return (
-            hashed
-            if offset == self._traced_block_size
-            else hashed + b"+" + offset.to_bytes(4, "little")
-        )
+        return next(self.iterate_block_hashes(index, index + 1))
+
+    def iterate_block_hashes(self, begin: int, end: int) -> Iterator[bytes]:
+        return chain.from_iterable(self._iterate_runs(begin, end))
+
+    def _iterate_runs(self, begin: int, end: int) -> Iterator[Sequence[bytes]]:
+        """Yield the hashes in runs, one for each traced block: a long prompt has far
+        fewer of these than blocks.
+        """
+        block_size = self._block_size
+        traced_size = self._traced_block_size
+        index = begin
+        while index < end:
+            traced = ((index + 1) * block_size - 1) // traced_size
+            if traced >= len(self._hashes):
+                break
+            begins_at = traced * traced_size
+            first = begins_at // block_size
+            run = _hash_traced_block(
+                self._root + self._hashes[traced],
+                (first + 1) * block_size - begins_at,
+                block_size,
+                traced_size,
+            )
+            yield run[index - first : end - first]
+            index = first + len(run)
+        if index < end:
+            private = self._request_root + b"/"
+            yield [private + own.to_bytes(4, "little") for own in range(index, end)]
+
+
+@lru_cache(maxsize=4096)
+def _hash_traced_block(
+    hashed: bytes, first_end: int, block_size: int, traced_size: int
+) -> tuple[bytes, ...]:
+    """Hash the blocks that end in a traced block, the first one `first_end` tokens after
+    its begin. Cached, since prompts share traced blocks.
+    """
+    return tuple([hashed + end for end in _list_ends(first_end, block_size, traced_size)])
+
+
+@lru_cache(maxsize=64)
+def _list_ends(first_end: int, block_size: int, traced_size: int) -> tuple[bytes, ...]:
+    """List what the hashes of the blocks add to that of the traced block in which they
+    end: nothing if it ends there too.
+    """
+    return tuple(
+        [
+            b"" if end == traced_size else b"+" + end.to_bytes(4, "little")
+            for end in range(first_end, traced_size + 1, block_size)
+        ]
+    )

@@ -10,7 +10,7 @@ was cached): lookups return the older one until it is evicted.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
@@ -48,7 +48,13 @@ class SimulatedBlockPool:
 
     def __init__(self, size: int, *, record: bool = False) -> None:
         self._ref_counts = [0] * size
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, size))
+        self._num_free = size - 1
+        # The free blocks in the order of their reuse. A block that is acquired stays in
+        # it: its first `_num_stale` entries do not count, which costs less than an
+        # ordered dict. Only blocks with a hash have such entries, and they return to
+        # the end.
+        self._free = deque(range(1, size))
+        self._num_stale = [0] * size
         # The first block of each hash serves lookups; later duplicates replace it once
         # it is evicted. They are rare, so most hashes have no list.
         self._block_by_hash: dict[bytes, int] = {}
@@ -64,7 +70,7 @@ class SimulatedBlockPool:
     @property
     def num_free(self) -> int:
         """Number of free blocks, cached ones included."""
-        return len(self._free)
+        return self._num_free
 
     @property
     def num_used(self) -> int:
@@ -88,30 +94,49 @@ class SimulatedBlockPool:
         """Allocate blocks and evict their cached contents. Raises ValueError if fewer
         than `count` blocks are free.
         """
-        if count > len(self._free):
-            raise ValueError(f"cannot allocate {count} blocks: {len(self._free)} are free")
-        blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
-        for block in blocks:
-            self._ref_counts[block] = 1
-            block_hash = self._hashes[block]
+        if count > self._num_free:
+            raise ValueError(f"cannot allocate {count} blocks: {self._num_free} are free")
+        self._num_free -= count
+        take = self._free.popleft
+        counts = self._ref_counts
+        stale = self._num_stale
+        hashes = self._hashes
+        block_by_hash = self._block_by_hash
+        duplicates = self._duplicates
+        events = self._events
+        blocks: list[int] = []
+        for _ in range(count):
+            block = take()
+            while stale[block]:
+                stale[block] -= 1
+                block = take()
+            blocks.append(block)
+            counts[block] = 1
+            block_hash = hashes[block]
             if block_hash is None:
                 continue
-            self._hashes[block] = None
-            duplicates = self._duplicates.get(block_hash)
-            if duplicates is None:
-                del self._block_by_hash[block_hash]
-            elif self._block_by_hash[block_hash] == block:
-                # Two sequences may compute the same block at the same time; as long as
-                # one copy is left, the prefix is a hit: the oldest duplicate takes its
-                # place.
-                self._block_by_hash[block_hash] = duplicates.pop(0)
+            hashes[block] = None
+            if duplicates and block_hash in duplicates:
+                self._evict_duplicate(block, block_hash)
             else:
-                duplicates.remove(block)
-            if duplicates == []:
-                del self._duplicates[block_hash]
-            if self._events is not None:
-                self._events.append(BlockRemoved(block, block_hash))
+                del block_by_hash[block_hash]
+            if events is not None:
+                events.append(BlockRemoved(block, block_hash))
         return blocks
+
+    def _evict_duplicate(self, block: int, block_hash: bytes) -> None:
+        """Evict one of several blocks with the same contents.
+
+        Two sequences may compute the same block at the same time; as long as one copy
+        is left, the prefix is a hit: the oldest duplicate takes its place.
+        """
+        duplicates = self._duplicates[block_hash]
+        if self._block_by_hash[block_hash] == block:
+            self._block_by_hash[block_hash] = duplicates.pop(0)
+        else:
+            duplicates.remove(block)
+        if not duplicates:
+            del self._duplicates[block_hash]
 
     def get(self, block_hash: bytes) -> int | None:
         """Return the block that is cached under this hash; None if there is none."""
@@ -125,26 +150,36 @@ class SimulatedBlockPool:
         """Find the cached blocks of the longest prefix of these hashes. Does not
         acquire them.
         """
-        blocks: list[int] = []
-        for block_hash in hashes:
-            block = self._block_by_hash.get(block_hash)
-            if block is None:
-                break
-            blocks.append(block)
-        return blocks
+        # Without a loop in Python: the head of the queue looks up its prompt in each
+        # step.
+        return list(iter(map(self._block_by_hash.get, hashes).__next__, None))
 
     def count_free(self, blocks: Iterable[int]) -> int:
         """Count how many of these blocks are free: acquiring them reduces `num_free` by
         that number.
         """
-        return sum(self._ref_counts[block] == 0 for block in blocks)
+        return list(map(self._ref_counts.__getitem__, blocks)).count(0)
 
     def acquire(self, blocks: Iterable[int]) -> None:
         """Increment the reference counts of cached blocks."""
+        counts = self._ref_counts
         for block in blocks:
-            if self._ref_counts[block] == 0:
-                del self._free[block]
-            self._ref_counts[block] += 1
+            if not counts[block]:
+                self._num_stale[block] += 1
+                self._num_free -= 1
+            counts[block] += 1
+        if len(self._free) > 2 * len(counts):
+            self._drop_stale()
+
+    def _drop_stale(self) -> None:
+        stale = self._num_stale
+        free = deque[int]()
+        for block in self._free:
+            if stale[block]:
+                stale[block] -= 1
+            else:
+                free.append(block)
+        self._free = free
 
     def release(self, blocks: Sequence[int]) -> None:
         """Decrement the reference counts of a sequence's blocks, given in sequence
@@ -153,9 +188,9 @@ class SimulatedBlockPool:
         The last blocks are reused first: a prefix has more cache hits than what follows
         it.
         """
-        free = self._free
         counts = self._ref_counts
         hashes = self._hashes
+        freed = list[int]()
         unhashed = list[int]()
         # In reverse, as in vLLM: the end of a prompt is evicted before its beginning,
         # which other prompts may share.
@@ -165,23 +200,36 @@ class SimulatedBlockPool:
                 raise ValueError(f"block {block} is not held")
             counts[block] -= 1
             if not counts[block]:
-                free[block] = None
                 if hashes[block] is None:
                     unhashed.append(block)
+                else:
+                    freed.append(block)
+        self._num_free += len(freed) + len(unhashed)
+        self._free.extend(freed)
         # Blocks without a hash move to the front: nothing is lost by reusing a block
         # that no lookup can find.
-        for block in reversed(unhashed):
-            free.move_to_end(block, last=False)
+        self._free.extendleft(reversed(unhashed))
 
     def cache(self, block: int, block_hash: bytes) -> None:
         """Register a held, full block under its hash."""
-        if self._hashes[block] is not None:
-            return
-        self._hashes[block] = block_hash
-        if self._block_by_hash.setdefault(block_hash, block) != block:
-            self._duplicates.setdefault(block_hash, []).append(block)
-        if self._events is not None:
-            self._events.append(BlockCached(block, block_hash))
+        self.cache_run((block,), (block_hash,))
+
+    def cache_run(self, blocks: Iterable[int], block_hashes: Iterable[bytes]) -> None:
+        """Register held, full blocks under their hashes.
+
+        A long prompt has hundreds, so a block costs few operations here.
+        """
+        hashes = self._hashes
+        find_first = self._block_by_hash.setdefault
+        events = self._events
+        for block, block_hash in zip(blocks, block_hashes, strict=True):
+            if hashes[block] is not None:
+                continue
+            hashes[block] = block_hash
+            if find_first(block_hash, block) != block:
+                self._duplicates.setdefault(block_hash, []).append(block)
+            if events is not None:
+                events.append(BlockCached(block, block_hash))
 
     def reset(self) -> bool:
         """Empty the prefix cache. As in vLLM, returns False without a change while any

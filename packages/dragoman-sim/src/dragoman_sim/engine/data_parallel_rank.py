@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from dragoman.core.engine_stats import (
     LENGTH_BUCKETS,
@@ -39,6 +40,37 @@ _MAX_CACHED_IMAGES = 1024
 """Number of images in the simulated cache of processed inputs; vLLM's is limited to 4
 GiB instead.
 """
+
+
+_MAX_UNCOUNTED = 256
+"""Number of ended requests at which they are added to the counters without being asked
+for.
+"""
+
+
+class EndedRequest(NamedTuple):
+    """What an ended request adds to the counters.
+
+    reason: None if the engine failed.
+    at: time of the end; the other times are as in `LiveRequest`.
+    choices: number of requested choices, for the first of them; 0 for the others.
+    longest_choice: the length of the longest choice; None unless all of them have
+        ended.
+    """
+
+    reason: FinishReason | None
+    at: float
+    arrived_at: float
+    scheduled_at: float | None
+    first_token_at: float | None
+    last_token_at: float
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_output_tokens: int
+    max_tokens: int
+    num_preemptions: int
+    choices: int
+    longest_choice: int | None
 
 
 class DataParallelRank:
@@ -86,6 +118,8 @@ class DataParallelRank:
         self._longest_choice = stats.longest_choice = Histogram(LENGTH_BUCKETS)
         self._preemptions = stats.request_preemptions = Histogram(PREEMPTION_BUCKETS)
         self._computed_tokens = stats.request_computed_tokens = Histogram(LENGTH_BUCKETS)
+        self._uncounted: list[EndedRequest] = []
+        """Ended requests that the counters lack. Counting many at once costs less."""
         self._images: OrderedDict[bytes, None] = OrderedDict()
         self._live: dict[SimulatedSequence, LiveRequest] = {}
         self._driver = StepDriver([self], call_at)
@@ -105,6 +139,7 @@ class DataParallelRank:
 
     def update_stats(self, sleep_level: int) -> EngineStats:
         """Return the counters, with the scheduler's state as of now."""
+        self._count_ended()
         stats = self.stats
         scheduler = self.core.scheduler
         stats.running = scheduler.num_running
@@ -388,7 +423,9 @@ class DataParallelRank:
             self._on_finished(live)
 
     def handle_launch(self, launched: LaunchedSteps, at: float) -> None:
-        """Report the requests that left the queue, and begin their fetches."""
+        """Report the requests that left the queue, end those with too little in the
+        cache, and begin fetches.
+        """
         for sequence in launched.admitted:
             live = self._live[sequence]
             # A preempted request is admitted again, but its time in the queue ends with
@@ -403,6 +440,10 @@ class DataParallelRank:
                         self.core.scheduler.count_written_tokens(sequence),
                     )
                 )
+        for sequence in launched.below_threshold:
+            sequence.keeps_blocks = False
+            live = self._live[sequence]
+            self._finish(live, Ended(sequence.id, FinishReason.CACHE_THRESHOLD), at)
         if self.transfers is not None:
             for fetch in launched.fetching:
                 self.transfers.fetch(fetch, at)
@@ -418,29 +459,65 @@ class DataParallelRank:
                 self._publish(events)
 
     def _record_stats(self, live: LiveRequest, at: float, reason: FinishReason | None) -> None:
-        stats = self.stats
         sequence = live.sequence
-        stats.record_finish(reason)
-        stats.latency.observe(at - live.arrived_at)
-        stats.request_prompt_tokens.observe(sequence.num_prompt_tokens)
-        stats.request_generation_tokens.observe(live.num_output_tokens)
-        stats.request_max_tokens.observe(sequence.max_tokens)
-        if live.choices:
-            stats.request_choices.observe(live.choices)
-        live.choice_lengths.record(live.num_output_tokens, self._longest_choice)
-        self._preemptions.observe(sequence.num_preemptions)
-        self._computed_tokens.observe(
-            sequence.num_prompt_tokens - (sequence.num_cached_tokens or 0)
+        self._uncounted.append(
+            EndedRequest(
+                reason,
+                at,
+                live.arrived_at,
+                live.scheduled_at,
+                live.first_token_at,
+                live.last_token_at,
+                sequence.num_prompt_tokens,
+                sequence.num_cached_tokens or 0,
+                live.num_output_tokens,
+                sequence.max_tokens,
+                sequence.num_preemptions,
+                live.choices,
+                live.choice_lengths.record(live.num_output_tokens),
+            )
         )
-        if live.scheduled_at is not None:
-            stats.inference.observe(at - live.scheduled_at)
-        if live.first_token_at is not None and live.scheduled_at is not None:
-            stats.prefill.observe(live.first_token_at - live.scheduled_at)
-            stats.decode.observe(live.last_token_at - live.first_token_at)
-            if live.num_output_tokens > 1:
-                stats.per_output_token.observe(
-                    (live.last_token_at - live.first_token_at) / (live.num_output_tokens - 1)
-                )
+        if len(self._uncounted) >= _MAX_UNCOUNTED:
+            self._count_ended()
+
+    def _count_ended(self) -> None:
+        """Add the requests that have ended since the last call to the counters."""
+        stats = self.stats
+        ended = self._uncounted
+        self._uncounted = []
+        for each in ended:
+            stats.record_finish(each.reason)
+        stats.latency.observe_all([each.at - each.arrived_at for each in ended])
+        stats.request_prompt_tokens.observe_all([each.num_prompt_tokens for each in ended])
+        stats.request_generation_tokens.observe_all([each.num_output_tokens for each in ended])
+        stats.request_max_tokens.observe_all([each.max_tokens for each in ended])
+        stats.request_choices.observe_all([each.choices for each in ended if each.choices])
+        self._longest_choice.observe_all(
+            [each.longest_choice for each in ended if each.longest_choice is not None]
+        )
+        self._preemptions.observe_all([each.num_preemptions for each in ended])
+        self._computed_tokens.observe_all(
+            [
+                0 if each.scheduled_at is None else each.num_prompt_tokens - each.num_cached_tokens
+                for each in ended
+            ]
+        )
+        scheduled = [(each, each.scheduled_at) for each in ended if each.scheduled_at is not None]
+        stats.inference.observe_all([each.at - begin for each, begin in scheduled])
+        started = [
+            (each, begin, each.first_token_at)
+            for each, begin in scheduled
+            if each.first_token_at is not None
+        ]
+        stats.prefill.observe_all([first - begin for _, begin, first in started])
+        stats.decode.observe_all([each.last_token_at - first for each, _, first in started])
+        stats.per_output_token.observe_all(
+            [
+                (each.last_token_at - first) / (each.num_output_tokens - 1)
+                for each, _, first in started
+                if each.num_output_tokens > 1
+            ]
+        )
 
 
 class DataParallelBalancer:

@@ -8,6 +8,7 @@ output; this module connects them with requests, a clock and control operations.
 from __future__ import annotations
 
 import asyncio
+import math
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -91,7 +92,7 @@ _PARAMETERS = frozenset(
 """Parameters of a real engine. Those that shape a distribution have no effect on a
 planned reply.
 """
-_EXTRAS = frozenset({"lora", "reply", "fault", "data_parallel_rank"})
+_EXTRAS = frozenset({"lora", "reply", "fault", "data_parallel_rank", "cache_threshold_finish"})
 
 
 class KvTransferSettings(Struct, frozen=True):
@@ -118,6 +119,7 @@ class SimulatorConfig(Struct, frozen=True):
     acceptance_rates: of drafts, by position, see `latency.DraftAcceptance`; empty means
         its defaults.
     max_num_waiting: most requests that wait; further ones are rejected.
+    cache_hit_threshold: of requests that have none, see `SimulatedSequence`.
     """
 
     scheduler: SimulatedSchedulerConfig
@@ -130,6 +132,7 @@ class SimulatorConfig(Struct, frozen=True):
     acceptance_rates: tuple[float, ...] = ()
     seed: int = 0
     max_num_waiting: int = 2048
+    cache_hit_threshold: float = 0.0
     accepts_images: bool = False
     faults: tuple[Fault, ...] = ()
     kv_events: KvEventsConfig | None = None
@@ -139,6 +142,9 @@ class SimulatorConfig(Struct, frozen=True):
 
 def build_capabilities(config: SimulatorConfig, vocab_size: int) -> Capabilities:
     extras = _EXTRAS if config.kv_transfer is None else _EXTRAS | {"kv_transfer_params"}
+    # As in llm-d-inference-sim, without a cache there is nothing to compare.
+    if config.scheduler.enable_prefix_caching:
+        extras |= {"cache_hit_threshold"}
     return Capabilities(
         features=_FEATURES | {Feature.IMAGES} if config.accepts_images else _FEATURES,
         parameters=_PARAMETERS | extras,
@@ -504,6 +510,7 @@ class SimulatorEngine:
             contents=contents,
             priority=request.priority,
             lora=lora,
+            cache_hit_threshold=self._find_cache_hit_threshold(request),
         )
         origin = request.origin
         choice_lengths = None
@@ -533,6 +540,15 @@ class SimulatorEngine:
             fault=fault,
             choice_lengths=choice_lengths,
         )
+
+    def _find_cache_hit_threshold(self, request: TokenRequest) -> float:
+        extras = request.extras
+        if extras.cache_threshold_finish:
+            return math.inf
+        if not self._config.scheduler.enable_prefix_caching:
+            return 0.0
+        threshold = extras.cache_hit_threshold
+        return self._config.cache_hit_threshold if threshold is None else threshold
 
     def _register_transfer(
         self, request: TokenRequest, live: LiveRequest, rank: DataParallelRank, text: str

@@ -32,6 +32,7 @@ class StepOutcome(Struct, frozen=True):
     preempted: sequences that went back into the queue.
     fetching: sequences that left the queue to wait for another instance; call
         `scheduler.complete_fetch` or `fail_fetch` when it responds.
+    below_threshold: sequences that ended in the queue, since too little is cached.
     """
 
     at: float
@@ -42,6 +43,7 @@ class StepOutcome(Struct, frozen=True):
     admitted: list[SimulatedSequence] = []
     preempted: list[SimulatedSequence] = []
     fetching: list[RemoteFetch] = []
+    below_threshold: list[SimulatedSequence] = []
 
 
 class LaunchedSteps(NamedTuple):
@@ -50,6 +52,13 @@ class LaunchedSteps(NamedTuple):
     admitted: list[SimulatedSequence]
     preempted: list[SimulatedSequence]
     fetching: list[RemoteFetch]
+    below_threshold: list[SimulatedSequence]
+
+    def add(self, step: SchedulerOutput) -> None:
+        self.admitted.extend(step.admitted)
+        self.preempted.extend(step.preempted)
+        self.fetching.extend(step.fetching)
+        self.below_threshold.extend(step.below_threshold)
 
 
 class _InFlightStep(Struct, frozen=True):
@@ -173,19 +182,16 @@ class EngineCore:
         """Launch new steps up to the limit of steps in flight: the second half of
         `step`.
         """
-        launched: LaunchedSteps | None = None
+        launched = LaunchedSteps([], [], [], [])
         if self.host_link is not None:
             # Before scheduling, so that sequences that are loaded by now can run in the
             # next step.
             self.scheduler.complete_transfers(self.host_link.pop_ended(now))
         while len(self._in_flight) < self._max_in_flight:
             step = self.scheduler.schedule()
-            if launched is None:
-                launched = LaunchedSteps([*step.admitted], [*step.preempted], [*step.fetching])
-            else:
-                launched.admitted.extend(step.admitted)
-                launched.preempted.extend(step.preempted)
-                launched.fetching.extend(step.fetching)
+            # Most steps only continue what runs.
+            if step.admitted or step.preempted or step.fetching or step.below_threshold:
+                launched.add(step)
             begins = (
                 now if self.host_link is None else self._begin_transfers(step, self.host_link, now)
             )
@@ -204,7 +210,7 @@ class EngineCore:
             # preempted, which freed blocks.
             elif self._in_flight or not step.preempted:
                 break
-        return LaunchedSteps([], [], []) if launched is None else launched
+        return launched
 
     def begin(
         self, step: SchedulerOutput, now: float, seconds: float, load: StepLoad | None = None

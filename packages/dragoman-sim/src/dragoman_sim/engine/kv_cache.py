@@ -96,8 +96,7 @@ class SingleTableCache:
         num_full = (sequence.num_tokens - 1) // self._block_size
         if not num_full or not self._is_caching:
             return CachedPrefix(0, ([],))
-        get_hash = sequence.contents.get_block_hash
-        blocks = self._pool.find(get_hash(index) for index in range(num_full))
+        blocks = self._pool.find(sequence.contents.iterate_block_hashes(0, num_full))
         return CachedPrefix(len(blocks) * self._block_size, (blocks,))
 
     def count_for_admission(
@@ -135,9 +134,12 @@ class SingleTableCache:
         if not self._is_caching:
             return
         num_full = num_tokens // self._block_size
-        for index in range(sequence.num_hashed_blocks, num_full):
-            self._pool.cache(sequence.blocks[index], sequence.contents.get_block_hash(index))
-        sequence.num_hashed_blocks = max(sequence.num_hashed_blocks, num_full)
+        first = sequence.num_hashed_blocks
+        if num_full <= first:
+            return
+        hashes = sequence.contents.iterate_block_hashes(first, num_full)
+        self._pool.cache_run(sequence.blocks[first:num_full], hashes)
+        sequence.num_hashed_blocks = num_full
 
     def release(self, sequence: SimulatedSequence) -> None:
         self._pool.release(sequence.blocks)

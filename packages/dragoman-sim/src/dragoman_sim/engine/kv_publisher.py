@@ -81,13 +81,13 @@ def parse_kv_events_config(text: str) -> KvEventsConfig:
 
 
 def offset_endpoint_port(endpoint: str, rank: int) -> str:
-    """Return a rank's endpoint as in vLLM: its number is added to the port; an inproc
-    name gets it as a suffix.
+    """Return a rank's endpoint as in vLLM: its number is added to the port, unless that
+    is 0, which the system chooses; an inproc name gets it as a suffix.
     """
     if endpoint.startswith("inproc"):
         return endpoint if not rank else f"{endpoint}_dp{rank}"
     base, colon, port = endpoint.rpartition(":")
-    return f"{base}{colon}{int(port) + rank}" if colon and port.isdigit() else endpoint
+    return f"{base}{colon}{int(port) + rank}" if port.isdigit() and int(port) else endpoint
 
 
 def is_bound(endpoint: str) -> bool:

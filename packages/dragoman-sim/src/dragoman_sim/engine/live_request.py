@@ -7,7 +7,6 @@ from collections import deque
 import msgspec
 from msgspec import Struct
 
-from dragoman.core.histogram import Histogram
 from dragoman.core.token_engine import (
     OutputCallback,
     TokenOutput,
@@ -38,14 +37,13 @@ class ChoiceLengths:
         self.remaining = remaining
         self.longest = 0
 
-    def record(self, length: int, histogram: Histogram) -> None:
-        """Record the length of a finished choice. After the last one, observe the
-        longest in the histogram.
+    def record(self, length: int) -> int | None:
+        """Record the length of a finished choice. Returns the longest after the last
+        one, None before.
         """
-        self.remaining = self.remaining - 1
+        self.remaining -= 1
         self.longest = max(self.longest, length)
-        if not self.remaining:
-            histogram.observe(self.longest)
+        return None if self.remaining else self.longest
 
 
 class LiveRequest:

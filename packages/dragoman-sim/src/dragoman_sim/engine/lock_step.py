@@ -60,13 +60,11 @@ class LockStepRanks:
         """Launch new steps up to the limit of steps in flight. Return what was launched
         per rank.
         """
-        launched = [LaunchedSteps([], [], []) for _ in self.cores]
+        launched = [LaunchedSteps([], [], [], []) for _ in self.cores]
         while self.cores[0].can_launch:
             steps = [core.scheduler.schedule() for core in self.cores]
             for launch, step in zip(launched, steps, strict=True):
-                launch.admitted.extend(step.admitted)
-                launch.preempted.extend(step.preempted)
-                launch.fetching.extend(step.fetching)
+                launch.add(step)
             if any(step.num_tokens for step in steps):
                 # The experts serve all ranks together; the others wait for the slowest
                 # rank's attention.

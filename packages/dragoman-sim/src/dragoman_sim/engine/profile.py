@@ -15,7 +15,6 @@ from msgspec import Struct
 from .kv_cache_dtype import KV_CACHE_BYTES, check_kv_cache_dtype
 from .latency import LatencyModel
 from .offloading_settings import OffloadingSettings
-from .prior import Prior, build_prior
 from .scheduler_config import SimulatedSchedulerConfig
 from .speculative_decoding import check_acceptance_rates
 
@@ -209,48 +208,6 @@ class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         if base_seconds is not None:
             settings = msgspec.structs.replace(settings, base_seconds=base_seconds)
         return settings
-
-    @property
-    def prior(self) -> Prior:
-        return estimate_prior(self.hardware, self.model)
-
-    @property
-    def expert_prior(self) -> Prior | None:
-        """The prior for ranks that share experts; None without per_expert_token.
-
-        With shared experts a step reads more weights the more tokens it has, which
-        `prior` does not model.
-        """
-        if not self.latency.per_expert_token:
-            return None
-        return Prior(
-            base=self.latency.base,
-            per_context_token=self.latency.per_context_token,
-            per_expert_token=self.latency.per_expert_token,
-            mixed_base=self.latency.mixed_base,
-        )
-
-
-def estimate_prior(hardware: Hardware, model: ModelProfile) -> Prior:
-    """Estimate the expected coefficients; empty without sizes and bandwidth."""
-    if hardware.memory_bandwidth is None or model.weight_bytes is None:
-        return Prior()
-    all_reduce_seconds = 0.0
-    if (
-        hardware.tensor_parallel > 1
-        and hardware.link_latency is not None
-        and model.layers is not None
-    ):
-        # Two all-reduces per layer: after the attention and after the MLP
-        # (Megatron-LM's tensor parallelism).
-        all_reduce_seconds = 2 * model.layers * hardware.link_latency
-    return build_prior(
-        all_reduce_seconds=all_reduce_seconds,
-        weight_bytes=model.weight_bytes,
-        kv_bytes_per_token=model.kv_bytes_per_token,
-        memory_bandwidth=hardware.memory_bandwidth,
-        tensor_parallel=hardware.tensor_parallel,
-    )
 
 
 def loads(text: str | bytes, source: str = "profile") -> SimulatorProfile:

@@ -403,9 +403,11 @@ class ReplyGenerator:
         """Generate the first tokens of a tool call, or the whole call if its tool has
         no parameters. Empty: no call.
         """
-        tools = find_callable_tools(request)
         origin = request.origin
-        if not tools or self._tools is None or request.matcher is None or origin is None:
+        if self._tools is None or request.matcher is None or origin is None:
+            return []
+        tools = find_callable_tools(request)
+        if not tools:
             return []
         assert isinstance(origin.prompt, Conversation)
         mode = origin.prompt.tool_choice.mode

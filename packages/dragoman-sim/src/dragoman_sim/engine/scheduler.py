@@ -723,20 +723,25 @@ class SimulatedScheduler:
         )
         # Fetched and loaded sequences hold blocks already, so they are resumed before
         # the queue takes more blocks.
-        if self._ready_to_resume and not self._resume_fetched(step, loras):
-            return
-        if self._loading and not self._resume_loaded(step, loras):
+        if (self._ready_to_resume and not self._resume_fetched(step, loras)) or (
+            self._loading and not self._resume_loaded(step, loras)
+        ):
             return
         while self._waiting and len(self._running) < self._max_running:
             remaining = config.max_num_batched_tokens - step.num_tokens
             if not remaining:
                 break
-            sequence = self._waiting.head
+            sequence = self._waiting[0]
             prefix = self._find_prefix(sequence, loras)
             if prefix is None:
-                skipped.append(self._waiting.pop())
+                skipped.append(self._waiting.popleft())
                 continue
             cached, num_loadable = prefix
+            if sequence.cache_hit_threshold and self._end_below_threshold(
+                sequence, cached.num_tokens, num_loadable
+            ):
+                step.below_threshold.append(sequence)
+                continue
             if num_loadable or sequence.num_remote_tokens:
                 if not (
                     self._start_load(sequence, cached, num_loadable)
@@ -773,6 +778,26 @@ class SimulatedScheduler:
             return prefix, 0
         num_loadable = self.offloading.find_loadable(sequence, prefix.num_tokens)
         return None if num_loadable is None else (prefix, num_loadable)
+
+    def _end_below_threshold(
+        self, sequence: SimulatedSequence, num_cached: int, num_loadable: int
+    ) -> bool:
+        """End the head of the queue if it demands that more is cached, here, in host
+        memory or by another instance. Return whether it does.
+
+        A preempted sequence has been admitted before.
+        """
+        length = sequence.num_prompt_tokens
+        num_available = max(num_cached + num_loadable, sequence.num_remote_tokens)
+        if (
+            sequence.num_cached_tokens is not None
+            or num_available / length >= sequence.cache_hit_threshold
+        ):
+            return False
+        self.stats.prefix_cache_queries += length
+        self.stats.prefix_cache_hits += num_cached
+        self.finish(sequence, aborted=True)
+        return True
 
     def _exceeds_max_loras(self, sequence: SimulatedSequence, loras: set[str]) -> bool:
         """Whether this sequence's adapter would exceed max_loras, given the adapters
@@ -881,7 +906,7 @@ class SimulatedScheduler:
             sequence, prefix, end
         ):
             return False
-        self._waiting.pop()
+        self._waiting.popleft()
         is_first = sequence.num_cached_tokens is None
         self._acquire_prefix(sequence, prefix)
         sequence.blocks += self.pool.allocate(-(-end // block_size) - len(hits))
@@ -919,7 +944,7 @@ class SimulatedScheduler:
             return True
         if not self._can_admit(sequence, prefix, sequence.num_tokens):
             return False
-        self._waiting.pop()
+        self._waiting.popleft()
         self._acquire_prefix(sequence, prefix)
         self._allocate(sequence, sequence.num_tokens, step)
         sequence.status = SequenceStatus.FETCHING
@@ -972,7 +997,7 @@ class SimulatedScheduler:
         end = min(cached + count + config.num_lookahead_tokens, self._max_length)
         if not self._can_admit(sequence, prefix, end):
             return False
-        self._waiting.pop()
+        self._waiting.popleft()
         self._acquire_prefix(sequence, prefix)
         sequence.status = SequenceStatus.RUNNING
         self._running.append(sequence)

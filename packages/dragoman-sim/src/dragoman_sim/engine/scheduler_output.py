@@ -53,11 +53,13 @@ class SchedulerOutput:
     preempted: sequences that went back into it.
     fetching: sequences that left the queue to wait for another instance; they take no
         part in the step.
+    below_threshold: sequences that ended in the queue, since too little is cached.
     transfers: between device and host memory; None without KV offloading.
     """
 
     __slots__ = (
         "admitted",
+        "below_threshold",
         "block_fillers",
         "chunks",
         "counts",
@@ -85,6 +87,7 @@ class SchedulerOutput:
         self.admitted: list[SimulatedSequence] = []
         self.preempted: list[SimulatedSequence] = []
         self.fetching: list[RemoteFetch] = []
+        self.below_threshold: list[SimulatedSequence] = []
         self.drafts: dict[SimulatedSequence, int] = {}
         self.num_draft_tokens = 0
         self.padded: set[SimulatedSequence] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import Enum
 
 from .block_hashes import BlockContents
@@ -78,11 +78,14 @@ class SimulatedSequence:
         speculative decoding only.
     keeps_blocks: whether its blocks stay held after the last token, for another
         instance to fetch.
+    cache_hit_threshold: least share of its prompt that must be cached at its first
+        admission; with less it ends there.
     """
 
     __slots__ = (
         "arrival",
         "blocks",
+        "cache_hit_threshold",
         "contents",
         "id",
         "is_loaded",
@@ -123,6 +126,7 @@ class SimulatedSequence:
         lora: str = "",
         num_remote_tokens: int = 0,
         keeps_blocks: bool = False,
+        cache_hit_threshold: float = 0.0,
     ) -> None:
         self.id = id
         self.num_prompt_tokens = num_prompt_tokens
@@ -133,6 +137,7 @@ class SimulatedSequence:
         self.lora = lora
         self.num_remote_tokens = num_remote_tokens
         self.keeps_blocks = keeps_blocks
+        self.cache_hit_threshold = cache_hit_threshold
         self.status = SequenceStatus.WAITING
         self.blocks: list[int] = []
         self.tables: list[BlockTable] = []
@@ -166,27 +171,18 @@ class SimulatedSequence:
         return (self.priority, self.arrival, self.id)
 
 
-class WaitingQueue:
+class WaitingQueue(deque[SimulatedSequence]):
+    """The waiting sequences in the order of their admission."""
+
     def __init__(self, policy: SchedulingPolicy) -> None:
+        super().__init__()
         self._by_priority = policy == "priority"
-        self._queue: deque[SimulatedSequence] = deque()
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def __iter__(self) -> Iterator[SimulatedSequence]:
-        return iter(self._queue)
-
-    @property
-    def head(self) -> SimulatedSequence:
-        """The sequence that is admitted next. The queue must not be empty."""
-        return self._queue[0]
 
     def add(self, sequence: SimulatedSequence) -> None:
         if self._by_priority:
-            insort(self._queue, sequence, key=lambda waiting: waiting.queue_rank)
+            insort(self, sequence, key=lambda waiting: waiting.queue_rank)
         else:
-            self._queue.append(sequence)
+            self.append(sequence)
 
     def prepend(self, sequence: SimulatedSequence) -> None:
         """Add a sequence at the front; under the priority policy, at the place of its
@@ -195,7 +191,7 @@ class WaitingQueue:
         if self._by_priority:
             self.add(sequence)
         else:
-            self._queue.appendleft(sequence)
+            self.appendleft(sequence)
 
     def restore(self, sequences: Sequence[SimulatedSequence]) -> None:
         """Put back sequences that were popped from the front, given in the order in
@@ -203,9 +199,3 @@ class WaitingQueue:
         """
         for sequence in reversed(sequences):
             self.prepend(sequence)
-
-    def pop(self) -> SimulatedSequence:
-        return self._queue.popleft()
-
-    def remove(self, sequence: SimulatedSequence) -> None:
-        self._queue.remove(sequence)

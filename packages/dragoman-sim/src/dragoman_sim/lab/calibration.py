@@ -15,7 +15,6 @@ from dragoman_check.load.request_timing import Timing
 from dragoman_check.load.workload import WorkloadRequest
 
 from ..engine.latency import LatencyModel
-from ..engine.prior import Prior
 from ..engine.profile import (
     Calibration,
     Hardware,
@@ -24,10 +23,10 @@ from ..engine.profile import (
     ModelProfile,
     RankLayout,
     SimulatorProfile,
-    estimate_prior,
 )
 from ..engine.scheduler_config import SimulatedSchedulerConfig
 from .latency_fit import CalibrationError, fit, simulate
+from .prior import Prior, predict_prior
 
 
 def compare(measured: Sequence[Timing], simulated: Sequence[Timing]) -> HeldOutError:
@@ -80,7 +79,7 @@ def calibrate(
     fitted_ids: requests used by the fit. Of the others the fit uses only arrivals,
         lengths and prefixes; the profile, with its numbers rounded as in the file, is
         evaluated on them.
-    prior: expected coefficients; by default estimated from hardware and model.
+    prior: expected coefficients; by default predicted from hardware and model.
 
     Raises: CalibrationError.
     """
@@ -91,7 +90,7 @@ def calibrate(
             f"cannot fit {len(training)} of {len(measured)} requests: at least one must be "
             f"fitted, and one held out"
         )
-    expected = prior or estimate_prior(hardware, model)
+    expected = prior or predict_prior(hardware, model)
     result = fit(workload, training, engine, expected, ranks=hardware.ranks)
     latency = round_numbers(result.latency)
     frontend = float(f"{result.frontend_seconds:.{DIGITS}g}")

@@ -9,7 +9,6 @@ import msgspec
 from dragoman_check.load.request_timing import Timing
 from dragoman_check.load.workload import WorkloadRequest
 
-from ..engine.prior import Prior
 from ..engine.profile import (
     ErrorSpread,
     HeldOutError,
@@ -18,6 +17,7 @@ from ..engine.profile import (
 )
 from .calibration import evaluate, round_numbers
 from .latency_fit import MIN_REQUESTS, fit
+from .prior import Prior, predict_prior
 
 
 def measure_spread(
@@ -31,16 +31,17 @@ def measure_spread(
     on the held-out requests.
 
     tick: called with the number of fits done, of NUM_VARIATIONS.
-    prior: prior of the profile's own fit.
+    prior: prior of the profile's own fit; by default predicted from hardware and model.
 
     Raises: CalibrationError.
     """
     workload, measured = log
+    expected = prior or predict_prior(profile.hardware, profile.model)
     errors: list[HeldOutError] = []
     for timings, ids in list_variations(measured, fitted_ids):
         training = [timing for timing in timings if timing.id in ids]
         ranks = profile.hardware.ranks
-        refit = fit(workload, training, profile.engine, prior or profile.prior, ranks=ranks)
+        refit = fit(workload, training, profile.engine, expected, ranks=ranks)
         errors.append(
             evaluate(
                 (workload, timings),

@@ -65,11 +65,12 @@ def find_gpu(name: str) -> Gpu:
         except (OSError, ValueError) as error:
             raise ProfileError(f"{name}: {error}") from None
     gpus = load_gpus()
-    # `H100`, `h100_sxm` and `RTX 4090` name the same devices as `h100-sxm` and
+    # `H100`, `h100_sxm` and `NVIDIA RTX 4090` name the same devices as `h100-sxm` and
     # `rtx4090`.
-    spellings = {re.sub("[-_ ]", "", gpu): gpu for gpu in gpus}
+    spellings = {_normalize(gpu.name): short for short, gpu in gpus.items()}
+    spellings |= {_normalize(gpu): gpu for gpu in gpus}
     spellings |= {gpu.removesuffix("-sxm"): gpu for gpu in gpus}
-    spelling = re.sub("[-_ ]", "", name.lower())
+    spelling = _normalize(name)
     if spelling not in spellings:
         close = difflib.get_close_matches(spelling, spellings, n=1)
         hint = f"; did you mean {spellings[close[0]]}?" if close else ""
@@ -78,3 +79,8 @@ def find_gpu(name: str) -> Gpu:
             f"figures{hint}"
         )
     return gpus[spellings[spelling]]
+
+
+def _normalize(name: str) -> str:
+    """Return a name without vendor, capital letters and separators."""
+    return re.sub(r"nvidia|geforce|amd instinct|apple|[-_ ]", "", name.lower())

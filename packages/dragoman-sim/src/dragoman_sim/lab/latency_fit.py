@@ -14,7 +14,6 @@ from dragoman_check.load.workload import WorkloadRequest
 
 from ..engine.engine_core import EngineCore
 from ..engine.latency import LatencyModel, TokenCost
-from ..engine.prior import Prior
 from ..engine.profile import RankLayout
 from ..engine.scheduler import SimulatedScheduler
 from ..engine.scheduler_config import SimulatedSchedulerConfig
@@ -32,6 +31,7 @@ from .measured_windows import (
     TOKENS,
     MeasuredWindows,
 )
+from .prior import Prior
 from .replay import replay
 from .replay_result import ReplayResult
 from .replica_router import ReplicaRouter

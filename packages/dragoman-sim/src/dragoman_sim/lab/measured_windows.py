@@ -11,8 +11,8 @@ import numpy as np
 from dragoman_check.load.request_timing import Timing
 
 from ..engine.latency import integrate_curve
-from ..engine.prior import Prior
 from .least_squares import Matrix, Rows, Vector
+from .prior import Prior
 from .replay_result import ReplayResult, StepLog
 
 KNOTS = (0, 64, 256)

@@ -16,6 +16,7 @@ from array import array
 from collections import deque
 from heapq import heappop, heappush
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -74,6 +75,18 @@ class LoadTotals(Struct):
     most_used_blocks: int = 0
     steps: int = 0
     rounds: int = 0
+
+
+class PlainReplicaState(NamedTuple):
+    """What a replica's next steps depend on, as far as it is not counted by request.
+
+    step_end: end of the running step, in seconds; None if none runs.
+    """
+
+    step_end: float | None
+    num_running: int
+    num_waiting: int
+    num_free_blocks: int
 
 
 class PlainSequence:
@@ -184,6 +197,16 @@ class PlainReplica:
         """Sequences by their last step."""
         self._ending_steps: list[int] = []
         """Heap of the keys of `_ending`."""
+
+    @property
+    def state(self) -> PlainReplicaState:
+        """The state after the events that `advance` has run."""
+        return PlainReplicaState(
+            self._in_flight[0][1] if self._in_flight else None,
+            len(self._running),
+            len(self._waiting),
+            self._pool.num_free,
+        )
 
     def enqueue(self, index: int, num_prompt_tokens: int, max_tokens: int, now: float) -> None:
         if not self._in_flight and not self._waiting:

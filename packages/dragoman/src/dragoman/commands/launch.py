@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -34,7 +34,7 @@ HELP = f"""Run an agent ({", ".join(AGENTS)}) on a model.
 
 Uses the server at --url, or at {DEFAULT_URL} if it serves MODEL; otherwise one is
 started, and stopped when the agent ends. The agent gets environment variables and
-arguments for this process; none of its files are changed. Arguments after `--` are the
+arguments for this process; none of the user's files are changed. Arguments after `--` are the
 agent's. The exit code is the agent's.
 """
 COMMAND_NOT_FOUND = 127
@@ -89,7 +89,7 @@ def _launch(options: LaunchOptions) -> None:
             f"programs"
         )
     if options.print or options.env:
-        setup = agent.build_setup(_describe_target(options))
+        setup = _provide_home(agent.build_setup(_describe_target(options)))
         _print_variables(setup.variables)
         if not options.env:
             click.echo(shlex.join([agent.program, *setup.arguments, *options.agent_argument]))
@@ -100,10 +100,29 @@ def _launch(options: LaunchOptions) -> None:
         print_error(f"{agent.title} is not installed: {agent.install}")
         raise click.exceptions.Exit(COMMAND_NOT_FOUND)
     with _provide_server(options) as target:
-        setup = agent.build_setup(target)
+        setup = _provide_home(agent.build_setup(target))
         raise click.exceptions.Exit(
             _run_agent([program, *setup.arguments, *options.agent_argument], setup, target)
         )
+
+
+def _provide_home(setup: AgentSetup) -> AgentSetup:
+    """Create the agent's home, if it has one of its own, and name it in the variables."""
+    from ..settings import state_directory  # noqa: PLC0415 - few agents need it
+
+    home = setup.home
+    if home is None:
+        return setup
+    directory = state_directory(os.environ) / home.name
+    for path, text in {**home.files, **home.generated}.items():
+        file = directory / path
+        # The user may have added settings of their own.
+        if path in home.generated or not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            # Some agents take the API key from a file.
+            file.touch(mode=0o600)
+            file.write_text(text)
+    return replace(setup, variables={**setup.variables, home.variable: str(directory)})
 
 
 def _print_variables(variables: Mapping[str, str | None]) -> None:

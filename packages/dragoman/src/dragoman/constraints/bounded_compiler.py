@@ -11,13 +11,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import anyio
 import anyio.to_thread
 import msgspec
 
 from ..core.errors import RequestError
 from ..core.tokenizer import Tokenizer
-from ..isolation.fair_limiter import FairLimiter
+from ..isolation.fair_threads import FairThreads
 from ..isolation.worker_pool import LimitExceeded, WorkerLimits, WorkerPool
 from .grammar_compiler import Compiler, CompilerLimits
 from .grammar_matcher import CompiledGrammar
@@ -48,8 +47,9 @@ class BoundedCompiler:
     ) -> None:
         self._compiler = Compiler(tokenizer, eos, limits=limits)
         self.pool = WorkerPool("dragoman.constraints.trial_worker", worker_limits, self._setup)
-        self._repeats = FairLimiter(self.pool.limits.processes)
-        self._repeat_threads = anyio.CapacityLimiter(self.pool.limits.processes)
+        # Threads of their own: compiling may take seconds, as the trial did, and must not
+        # block other threads.
+        self._repeats = FairThreads(self.pool.limits.processes, self.pool.limits.processes)
         self._rejected: OrderedDict[bytes, str] = OrderedDict()
 
     async def compile(self, grammar: ConstraintGrammar, owner: str = "") -> CompiledGrammar:
@@ -127,12 +127,9 @@ class BoundedCompiler:
 
         size: as in `Compiler.compile_text`.
         """
-        # With threads of its own: compiling may take seconds, as the trial did, and
-        # must not block other threads.
-        async with self._repeats.hold(owner):
-            return await anyio.to_thread.run_sync(
-                self._compiler.compile_text, text, param, size, limiter=self._repeat_threads
-            )
+        return await self._repeats.run(
+            owner, lambda: self._compiler.compile_text(text, param, size)
+        )
 
     def _setup(self) -> bytes:
         vocabulary = self._compiler.vocabulary

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core.matcher import Matcher
+from .grammar_panics import convert_grammar_panics
 
 if TYPE_CHECKING:
     import llguidance
@@ -88,6 +89,10 @@ class ClosingMatcher:
         """
         if self.was_closed:
             return self._closing_token
+        with convert_grammar_panics():
+            return self._choose_token(token)
+
+    def _choose_token(self, token: int) -> int:
         # Until every token is checked, an ending is searched for each time the
         # remaining tokens have halved.
         if not self._checks and self._left <= self._checks_from:

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ..core.errors import RequestError
+from ..core.rust_panics import convert_panics
 from ..core.tokenizer import Tokenizer
-from .grammar_matcher import CompiledGrammar, convert_panics, find_reason
+from .grammar_matcher import CompiledGrammar, find_reason
+from .grammar_panics import convert_grammar_panics
 from .response_grammar import ConstraintGrammar
 from .vocabulary import GrammarVocabulary
 
@@ -168,7 +170,8 @@ def make_tools(vocabulary: GrammarVocabulary, limits: CompilerLimits) -> Tools:
         max_grammar_size=limits.grammar_size,
         verbose_errors=False,
     )
-    tokenizer = llguidance.LLTokenizer(vocabulary, eos_token=vocabulary.eos)  # pyright: ignore[reportArgumentType]
+    with convert_grammar_panics():
+        tokenizer = llguidance.LLTokenizer(vocabulary, eos_token=vocabulary.eos)  # pyright: ignore[reportArgumentType]
     return tokenizer, parser_limits
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from ..core.errors import EngineError, RequestError
+from ..core.errors import RequestError
 from ..core.matcher import Matcher
 from .closing_matcher import ClosingMatcher
+from .grammar_panics import build_grammar_failure, convert_grammar_panics
 
 if TYPE_CHECKING:
     import llguidance
@@ -37,7 +36,7 @@ class CompiledGrammar:
 
     def build_matcher(self) -> Matcher:
         """Build a matcher for a new response. Takes microseconds."""
-        with self._lock, convert_panics():
+        with self._lock, convert_grammar_panics():
             # A copy does not compile the grammar again.
             return _Matcher(self._initial_matcher.deep_copy())
 
@@ -45,7 +44,7 @@ class CompiledGrammar:
         """Build a matcher whose answer ends legally within this many tokens, if
         `endings` finds an ending.
         """
-        with self._lock, convert_panics():
+        with self._lock, convert_grammar_panics():
             inner = self._initial_matcher.deep_copy()
         return ClosingMatcher(_Matcher(inner), inner, endings, max_tokens)
 
@@ -59,24 +58,24 @@ class _Matcher:
         self._inner = inner
 
     def mask(self) -> bytes:
-        with convert_panics():
+        with convert_grammar_panics():
             mask = self._inner.compute_bitmask()
             if (
                 self._inner.is_error()
             ):  # At a dead end the mask would allow EOS, as if the response were complete.
                 if self._inner.get_error().startswith("panic"):
-                    raise EngineError("The grammar engine failed.")
+                    raise build_grammar_failure()
                 raise RequestError(
                     f"The constraint cannot be satisfied: {find_reason(self._inner)}"
                 )
             return mask
 
     def allows(self, token: int) -> bool:
-        with convert_panics():
+        with convert_grammar_panics():
             return self._inner.validate_tokens([token]) == 1
 
     def advance(self, token: int) -> bool:
-        with convert_panics():
+        with convert_grammar_panics():
             return self._inner.consume_token(token)
 
     def replace(self, token: int) -> int:
@@ -102,20 +101,3 @@ def find_reason(matcher: llguidance.LLMatcher) -> str:
     if colon and (location.startswith("at ") or location[:1].isdigit()):
         text = message
     return text.removeprefix("failed to compile JSON schema: ")[:1000]
-
-
-@contextmanager
-def convert_panics(failure: Callable[[], Exception] | None = None) -> Generator[None]:
-    """Convert panics in Rust, which are BaseExceptions, so that they cannot end the
-    process.
-
-    failure: builds the exception to raise instead.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise (
-            EngineError("The grammar engine failed.") if failure is None else failure()
-        ) from error

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from ..core.errors import RequestError
 from ..core.json_types import JsonObject, JsonValue
+from ..core.rust_panics import convert_panics
 
 Schema: TypeAlias = JsonObject | bool
 
@@ -269,7 +270,8 @@ def _check_against_metaschema(schema: Schema, param: str) -> None:
     if isinstance(draft, str) and draft.removesuffix("#") not in DRAFTS:
         raise RequestError(f"Unknown $schema {draft[:200]!r}.", param=param)
     try:
-        jsonschema_rs.meta.validate(schema)
+        with convert_panics(lambda: RequestError("The JSON Schema cannot be read.", param=param)):
+            jsonschema_rs.meta.validate(schema)
     except jsonschema_rs.ValidationError as error:
         location = "/".join(map(str, error.instance_path))
         message = (

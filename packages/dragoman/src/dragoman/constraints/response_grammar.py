@@ -472,7 +472,7 @@ class _GrammarWriter:
     ) -> str:
         match body:
             case AnyJsonObject():
-                return self._write_schema({"type": "object"}, True, param)
+                return self._write_schema(parse_schema(body.schema, param), True, param)
             case JsonSchema(schema, strict):
                 return self._write_schema(parse_schema(schema, param), strict, param)
             case Regex(pattern):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 
+from ..core.errors import RequestError
 from ..core.json_types import JsonObject, JsonValue
+from ..core.rust_panics import convert_panics
 from .date_formats import DATE_PATTERNS
 from .ecma_regex import convert_ecma_regex
 from .json_schema import DATA_KEYWORDS, SCHEMAS_BY_NAME, Schema
@@ -67,7 +69,8 @@ def is_regex(pattern: str) -> bool:
     """Whether a pattern is a regular expression of ECMA-262."""
     import jsonschema_rs  # noqa: PLC0415 (a schema is rare, and loading takes long)
 
-    return jsonschema_rs.is_valid({"format": "regex"}, pattern, validate_formats=True)
+    with convert_panics(lambda: RequestError("The regular expression cannot be read.")):
+        return jsonschema_rs.is_valid({"format": "regex"}, pattern, validate_formats=True)
 
 
 def remove_patterns(schema: Schema, patterns: Collection[str]) -> Schema:

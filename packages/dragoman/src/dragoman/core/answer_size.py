@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import ne
 
 from .events import (
+    ChoiceFinished,
     Event,
     Finished,
     ReasoningDelta,
@@ -12,7 +13,6 @@ from .events import (
     TextDelta,
     ToolCallDelta,
     ToolCallStart,
-    get_answer_tokens,
 )
 
 CHARACTERS_PER_TOKEN = 4
@@ -48,20 +48,24 @@ class AnswerSize:
         self._reported: int | None = None
 
     def add(self, event: Event) -> None:
-        self.tokens += len(get_answer_tokens(event))
         match event:
-            case TextDelta() | ReasoningDelta() | RefusalDelta():
-                self._add_text(event.text)
-            case ToolCallDelta():
-                self._add_text(event.arguments)
-            case ToolCallStart():
-                self._add_text(event.name)
+            case (
+                TextDelta(_, text, tokens)
+                | ReasoningDelta(_, text, tokens)
+                | RefusalDelta(_, text, tokens)
+                | ToolCallDelta(_, text, tokens)
+                | ToolCallStart(_, _, text, tokens)
+            ):
+                pass
+            case ChoiceFinished():
+                text = ""
+                tokens = event.tokens
             case Finished(usage):
                 self._reported = usage.completion
+                return
             case _:
-                pass
-
-    def _add_text(self, text: str) -> None:
+                return
+        self.tokens += len(tokens)
         if text:
             self.characters += len(text)
             self._varied += sum(map(ne, text, self._last + text[:-1]))

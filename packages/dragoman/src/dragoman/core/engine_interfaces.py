@@ -13,6 +13,7 @@ from .engine_stats import StatsSource
 from .scriptable_engine import Scriptable
 from .simulated_engine import Simulated
 from .tokenizer import RemoteTokenizer
+from .transcription import Transcriber
 from .weight_updates import Trainable
 
 
@@ -37,6 +38,7 @@ class EngineInterfaces:
     prompt_counter: counts the tokens of a prompt.
     remote_tokenizer: tokenizes for an engine without a tokenizer.
     text_encoder: embeds or scores texts, in addition to generating some.
+    transcriber: turns speech into text.
     kv_capacity: says how many tokens its KV cache has.
     """
 
@@ -51,6 +53,7 @@ class EngineInterfaces:
     prompt_counter: PromptCounter | None = None
     remote_tokenizer: RemoteTokenizer | None = None
     text_encoder: TextEncoder | None = None
+    transcriber: Transcriber | None = None
     kv_capacity: HasKvCapacity | None = None
 
     def complete(self, engine: object) -> EngineInterfaces:
@@ -63,5 +66,6 @@ class EngineInterfaces:
             prompt_counter=engine if isinstance(engine, PromptCounter) else None,
             remote_tokenizer=engine if isinstance(engine, RemoteTokenizer) else None,
             text_encoder=engine if isinstance(engine, TextEncoder) else None,
+            transcriber=engine if isinstance(engine, Transcriber) else None,
             kv_capacity=engine if isinstance(engine, HasKvCapacity) else None,
         )

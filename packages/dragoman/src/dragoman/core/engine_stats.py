@@ -181,6 +181,8 @@ class EngineStats:
         # Every label exists from the start; otherwise Prometheus' rate() would miss its
         # first increment.
         self.success = dict.fromkeys(_REASON_LABELS.values(), 0)
+        # No label of vLLM's: listed once it was used.
+        del self.success["cache_threshold"]
         self.faults: dict[str, int] = {}
         self.cache: CacheConfig | None = None
         self.lora: LoraState | None = None
@@ -221,7 +223,8 @@ class EngineStats:
 
         reason: None if the engine failed.
         """
-        self.success["error" if reason is None else _REASON_LABELS[reason]] += 1
+        label = "error" if reason is None else _REASON_LABELS[reason]
+        self.success[label] = self.success.get(label, 0) + 1
 
 
 _REASON_LABELS: dict[FinishReason | None, str] = {
@@ -231,6 +234,7 @@ _REASON_LABELS: dict[FinishReason | None, str] = {
     FinishReason.CONTEXT_LENGTH: "length",
     FinishReason.ABORT: "abort",
     FinishReason.CONTENT_FILTER: "content_filter",
+    FinishReason.CACHE_THRESHOLD: "cache_threshold",
     None: "error",
 }
 

@@ -44,6 +44,8 @@ class DragomanError(Exception):
     code: str | None = None
     retry_after: float | None = None
     """Seconds after which the same request may succeed; sent as `Retry-After`."""
+    should_retry = True
+    """Whether SDKs may send the request again; otherwise `x-should-retry: false` is sent."""
     is_translated = False
     """Whether `param` is the client's name of the field. Otherwise it is the core's,
     which a dialect may rename.
@@ -195,6 +197,7 @@ class BudgetExhausted(RateLimited):
 
     code = "insufficient_quota"
     limit = "insufficient_quota"
+    should_retry = False
 
 
 class EngineError(DragomanError):
@@ -227,6 +230,7 @@ class NotStarted(EngineError):
     """
 
     code = "not_started"
+    should_retry = False
 
 
 class EngineTimeout(EngineError):

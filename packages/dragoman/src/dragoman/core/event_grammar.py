@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from .events import (
+    ChoiceEvent,
     ChoiceFinished,
     Event,
     Finished,
@@ -65,17 +66,23 @@ class EventGrammar:
     def feed(self, event: Event) -> None:
         if self._finished:
             raise ProtocolError(f"{event} after Finished")
-        if isinstance(event, Started):
-            if self._started:
-                raise ProtocolError("Started twice")
-            if event.choices < 1 or event.prompts < 1 or event.choices % event.prompts:
-                raise ProtocolError(
-                    f"{event.choices} choices do not divide among {event.prompts} prompts"
-                )
-            _check_counts(event, (event.prompt_tokens, event.cached_tokens, event.written_tokens))
-            self._started = True
-            self._states = [IDLE] * event.choices
-            self._prompts = [False] * event.prompts
+        if self._started and isinstance(event, ChoiceEvent):
+            if not 0 <= event.choice < len(self._states):
+                raise ProtocolError(f"{event}: there are {len(self._states)} choices")
+            # msgspec does not validate structs built in Python; a None from a
+            # third-party engine would fail only later, in a writer.
+            if (
+                isinstance(event, (TextDelta, ReasoningDelta, RefusalDelta))
+                and type(event.text) is not str
+            ):
+                raise ProtocolError(f"{event}: text must be a string")
+            state = self._states[event.choice]
+            next_state = TRANSITIONS[state].get(type(event))
+            if next_state is None:
+                raise ProtocolError(f"{event} while choice {event.choice} is {state}")
+            self._states[event.choice] = next_state
+        elif isinstance(event, Started):
+            self._start(event)
         elif not self._started:
             raise ProtocolError(f"{event} before Started")
         elif isinstance(event, Finished):
@@ -87,23 +94,22 @@ class EventGrammar:
             if any(state is not DONE for state in self._states):
                 raise ProtocolError(f"Finished while choices are {self._states}")
             self._finished = True
-        elif isinstance(event, PromptTokens):
+        elif isinstance(event, PromptTokens):  # pyright: ignore[reportUnnecessaryIsInstance]
             self._accept_prompt(event)
         else:
-            if not 0 <= event.choice < len(self._states):
-                raise ProtocolError(f"{event}: there are {len(self._states)} choices")
-            # msgspec does not validate structs built in Python; a None from a
-            # third-party engine would fail only later, in a writer.
-            if (
-                isinstance(event, TextDelta | ReasoningDelta | RefusalDelta)
-                and type(event.text) is not str
-            ):
-                raise ProtocolError(f"{event}: text must be a string")
-            state = self._states[event.choice]
-            next_state = TRANSITIONS[state].get(type(event))
-            if next_state is None:
-                raise ProtocolError(f"{event} while choice {event.choice} is {state}")
-            self._states[event.choice] = next_state
+            raise ProtocolError(f"{event!r} is not an event")
+
+    def _start(self, event: Started) -> None:
+        if self._started:
+            raise ProtocolError("Started twice")
+        if event.choices < 1 or event.prompts < 1 or event.choices % event.prompts:
+            raise ProtocolError(
+                f"{event.choices} choices do not divide among {event.prompts} prompts"
+            )
+        _check_counts(event, (event.prompt_tokens, event.cached_tokens, event.written_tokens))
+        self._started = True
+        self._states = [IDLE] * event.choices
+        self._prompts = [False] * event.prompts
 
     def close(self) -> None:
         if not self._finished:

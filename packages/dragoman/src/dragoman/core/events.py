@@ -19,6 +19,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from .server_tools import ToolList, ToolOutcome
+
 UNKNOWN_TOKEN_ID = -1
 """The id of a token if an engine reports only its text."""
 
@@ -105,6 +107,8 @@ class FinishReason(StrEnum):
     CONTENT_FILTER = "content_filter"
     ABORT = "abort"
     """Ended by an administrator's abort or by shutdown; the answer is incomplete."""
+    CACHE_THRESHOLD = "cache_threshold"
+    """Less of the prompt was cached than the request demands, so it was not computed."""
 
 
 class ClearedKind(StrEnum):
@@ -142,6 +146,9 @@ class Started(Struct, frozen=True, tag=True):
             late.
         is_estimate: `prompt_tokens` is an estimate; `Finished` has the count, if the
             engine reports it.
+        ends_empty: the next event ends the only choice, without an answer, so that a
+            dialect can send both at once.
+        tool_lists: the tools of servers that were listed for this answer.
     """
 
     prompt_tokens: int | None
@@ -153,6 +160,8 @@ class Started(Struct, frozen=True, tag=True):
     warnings: tuple[str, ...] = ()
     elapsed: float = 0.0
     is_estimate: bool = False
+    ends_empty: bool = False
+    tool_lists: tuple[ToolList, ...] = ()
 
 
 class PromptTokens(Struct, frozen=True, tag=True):
@@ -240,11 +249,13 @@ class ToolCallDelta(Struct, frozen=True, tag=True, gc=False):
         choice: index of the choice.
         arguments: a piece of JSON text, or of a custom tool's input.
         tokens: the tokens whose text it releases.
+        outcome: what the call returned, if this server made it; only in the last piece.
     """
 
     choice: int
     arguments: str
     tokens: tuple[Token, ...] = ()
+    outcome: ToolOutcome | None = None
 
 
 class WeightSpan(Struct, frozen=True):

@@ -27,6 +27,14 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
+    def observe_all(self, values: Sequence[float]) -> None:
+        """Add values that were collected, at less cost than one by one."""
+        counts = self.counts
+        bounds = self.bounds
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+        self.sum += sum(values)
+
     @property
     def count(self) -> int:
         return sum(self.counts)

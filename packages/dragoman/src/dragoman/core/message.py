@@ -11,7 +11,9 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from .errors import RequestError
 from .events import Token
+from .server_tools import ToolOutcome
 
 
 class Role(StrEnum):
@@ -69,6 +71,7 @@ class SealKind(StrEnum):
     ANTHROPIC: the signature of a thinking block.
     ANTHROPIC_REDACTED: the data of a redacted_thinking block.
     OPENAI: the encrypted content of a reasoning item.
+    GEMINI: the thought signature of a part, in Base64.
     OPENROUTER: another vendor's signature or encrypted content, as the JSON object of
         an entry of `reasoning_details` without its text.
     """
@@ -76,6 +79,7 @@ class SealKind(StrEnum):
     ANTHROPIC = "anthropic:"
     ANTHROPIC_REDACTED = "anthropic-redacted:"
     OPENAI = "openai:"
+    GEMINI = "gemini:"
     OPENROUTER = "openrouter:"
 
     def read(self, seal: str) -> str | None:
@@ -121,6 +125,7 @@ class ToolCall(Struct, frozen=True, tag=True):
             tool's raw input.
         tokens: the tokens that were sampled for it; empty if it was not generated here.
         custom: the tool takes free text instead of JSON.
+        outcome: what the call returned, if this server made it.
     """
 
     id: str
@@ -128,6 +133,7 @@ class ToolCall(Struct, frozen=True, tag=True):
     arguments: str
     tokens: tuple[Token, ...] = ()
     custom: bool = False
+    outcome: ToolOutcome | None = None
 
 
 class Image(Struct, frozen=True, tag=True):
@@ -184,6 +190,15 @@ class ToolResult(Struct, frozen=True, tag=True):
 
 
 Part = Text | Reasoning | Refusal | ToolCall | Image | Audio | File | ToolResult
+
+
+def build_misplaced_error(part: Part) -> RequestError:
+    """Return the error for a tool result in an assistant message, or for another part,
+    such as a call, that only an assistant message can contain.
+    """
+    if isinstance(part, ToolResult):
+        return RequestError("An assistant message cannot contain tool results.", param="messages")
+    return RequestError("Only an assistant message can contain tool calls.", param="messages")
 
 
 class Message(Struct, frozen=True):

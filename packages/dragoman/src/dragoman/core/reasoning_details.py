@@ -9,6 +9,8 @@ from msgspec import Struct
 
 from .message import SealKind
 
+_GEMINI_FORMAT = "google-gemini-v1"
+
 
 class ReasoningDetail(Struct, frozen=True, omit_defaults=True):
     """A piece of reasoning.
@@ -45,6 +47,16 @@ def build_reasoning_detail(text: str, seal: str, index: int) -> ReasoningDetail:
         return ReasoningDetail(
             "reasoning.encrypted", data=data, format="anthropic-claude-v1", index=index
         )
+    if (signature := SealKind.GEMINI.read(seal)) is not None:
+        is_text = bool(text)
+        return ReasoningDetail(
+            "reasoning.text" if is_text else "reasoning.encrypted",
+            text=text or None,
+            signature=signature if is_text else None,
+            data=None if is_text else signature,
+            format=_GEMINI_FORMAT,
+            index=index,
+        )
     if (fields := SealKind.OPENROUTER.read(seal)) is not None:
         try:
             detail = msgspec.json.decode(fields, type=ReasoningDetail)
@@ -68,6 +80,8 @@ def read_seal(detail: ReasoningDetail) -> str:
     if not (detail.signature or detail.data):
         return ""
     format = detail.format or ""
+    if format == _GEMINI_FORMAT and detail.id is None and not detail.summary:
+        return SealKind.GEMINI + (detail.signature or detail.data or "")
     # Vendors without a kind of their own, and ids, of which Gemini's name tool calls.
     if detail.id is not None or (format and not format.startswith(("anthropic", "openai"))):
         without_text = msgspec.structs.replace(detail, text=None, summary=None, index=None)

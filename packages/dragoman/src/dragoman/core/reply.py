@@ -23,6 +23,7 @@ from .events import (
     WeightSpan,
 )
 from .message import Reasoning, Refusal, Text, ToolCall
+from .server_tools import ToolList, ToolOutcome
 
 ReplyPart = Text | Reasoning | Refusal | ToolCall
 
@@ -90,6 +91,7 @@ class Reply(Struct, frozen=True):
         prompts: the PromptTokens of each prompt; None if not requested.
         applied_edits: the context edits that `Started` reported.
         timings: as in `events.Finished`.
+        tool_lists: as in `events.Started`.
     """
 
     choices: tuple[Choice, ...]
@@ -97,6 +99,7 @@ class Reply(Struct, frozen=True):
     prompts: tuple[PromptTokens | None, ...] = (None,)
     applied_edits: tuple[AppliedEdit, ...] = ()
     timings: Timings | None = None
+    tool_lists: tuple[ToolList, ...] = ()
 
     @property
     def kv_transfer_params(self) -> str | None:
@@ -126,12 +129,13 @@ class _OpenPart:
         self.pieces: list[str] = []
         self.tokens: list[Token] = []
         self.seal = ""
+        self.outcome: ToolOutcome | None = None
 
     def build(self) -> ReplyPart:
         text = "".join(self.pieces)
         tokens = tuple(self.tokens)
         if self.kind is ToolCall:
-            return ToolCall(self.id, self.name, text, tokens, self.custom)
+            return ToolCall(self.id, self.name, text, tokens, self.custom, self.outcome)
         if self.kind is Reasoning:
             return Reasoning(text, tokens, self.seal)
         return Refusal(text, tokens) if self.kind is Refusal else Text(text, tokens)
@@ -147,6 +151,7 @@ class ReplyBuilder:
         self._usage = Usage()
         self._applied_edits: tuple[AppliedEdit, ...] = ()
         self._timings: Timings | None = None
+        self._tool_lists: tuple[ToolList, ...] = ()
 
     def feed(self, event: Event) -> None:
         """Add one event. The events must follow the grammar of `event_grammar`."""
@@ -158,6 +163,7 @@ class ReplyBuilder:
                 self._parts[choice][-1].seal = seal
             case ToolCallDelta(choice, arguments, tokens):
                 self._append(choice, ToolCall, arguments, tokens)
+                self._parts[choice][-1].outcome = event.outcome
             case RefusalDelta(choice, text, tokens):
                 self._append(choice, Refusal, text, tokens)
             case ToolCallStart(choice, id, name, tokens, custom):
@@ -178,6 +184,7 @@ class ReplyBuilder:
                 # `build` may be called before Finished.
                 self._usage = Usage(prompt_tokens, None, cached, written=written)
                 self._applied_edits = applied_edits
+                self._tool_lists = event.tool_lists
 
     def feed_all(self, batch: list[Event]) -> None:
         """Add a batch of events."""
@@ -210,5 +217,10 @@ class ReplyBuilder:
                 )
             )
         return Reply(
-            tuple(choices), self._usage, tuple(self._prompts), self._applied_edits, self._timings
+            tuple(choices),
+            self._usage,
+            tuple(self._prompts),
+            self._applied_edits,
+            self._timings,
+            self._tool_lists,
         )

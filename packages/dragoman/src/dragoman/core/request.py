@@ -24,12 +24,15 @@ class ReasoningOptions(Struct, frozen=True):
             limit.
         budget_is_hint: the client's API has no reasoning without a budget, so a model
             that cannot enforce one reasons without.
+        wants_text: the client asks for the text of the reasoning, if the model reasons,
+            which some upstreams send only on demand.
     """
 
     enabled: bool | None = None
     effort: str | None = None
     budget: int | None = None
     budget_is_hint: bool = False
+    wants_text: bool = False
 
 
 class TemplateOptions(Struct, frozen=True):
@@ -117,7 +120,18 @@ Prompt = Conversation | str | tuple[int, ...]
 
 
 class AnyJsonObject(Struct, frozen=True, tag=True):
-    """The answer is any JSON object."""
+    """The answer is any JSON object.
+
+    Attributes:
+        or_array: it may also be an array, as in Google's JSON mode; upstreams whose
+            APIs have only objects are asked for one.
+    """
+
+    or_array: bool = False
+
+    @property
+    def schema(self) -> str:
+        return '{"type":["object","array"]}' if self.or_array else '{"type":"object"}'
 
 
 class JsonSchema(Struct, frozen=True, tag=True):
@@ -290,6 +304,9 @@ class Extras(Struct, frozen=True, omit_defaults=True):
         data_parallel_rank: index of the engine replica that must run the request.
         session_id: groups the requests of a session for a scheduler. A hint only:
             ignored without a warning.
+        cache_hit_threshold: least share of the prompt that must be cached, 0 to 1; a
+            request with less ends with the reason `cache_threshold`.
+        cache_threshold_finish: end the request with that reason, whatever is cached.
     """
 
     kv_transfer_params: str | None = None
@@ -299,6 +316,8 @@ class Extras(Struct, frozen=True, omit_defaults=True):
     fault: str | None = None
     data_parallel_rank: int | None = None
     session_id: str | None = None
+    cache_hit_threshold: float | None = None
+    cache_threshold_finish: bool | None = None
 
     def list_set_fields(self) -> tuple[str, ...]:
         """List the names of the fields that the client set."""

@@ -106,7 +106,11 @@ class Parser(Protocol):
     tokens that no event has carried. Any other event passes through. Invariant: the
     folded result does not depend on how the text is split into events, and no token is
     lost.
+
+    is_done: whether every later event passes through, so that it need not be fed.
     """
+
+    is_done: bool
 
     def feed(self, event: Event) -> list[Event]: ...
 

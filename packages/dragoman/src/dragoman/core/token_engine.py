@@ -163,7 +163,7 @@ class WeightVersionSet(Struct, frozen=True, array_like=True, tag=3):
 
 
 class Ended(Struct, frozen=True, array_like=True, tag=4):
-    """The last output of a sequence that finished.
+    """The last output of a sequence that finished; the only one if it never ran.
 
     Attributes:
         id: id of the sequence.

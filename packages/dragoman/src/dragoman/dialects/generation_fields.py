@@ -320,13 +320,24 @@ class GenerationFields(DecodingFields, frozen=True, kw_only=True):
     return_weight_versions: Annotated[
         bool | None, Note("null if the engine does not report weight versions")
     ] = None
+    cache_hit_threshold: Annotated[
+        Probability | None,
+        Note(
+            "for engines that support it: a request with a smaller share of its prompt in the "
+            "prefix cache ends with cache_threshold"
+        ),
+    ] = None
     session_id: Annotated[
         Annotated[str, Meta(max_length=1_024)] | None,
         Note("a hint for routers and for vLLM, also as the header x-session-id"),
     ] = None
 
     def build_extras(self) -> Extras:
-        return msgspec.structs.replace(super().build_extras(), session_id=self.session_id or None)
+        return msgspec.structs.replace(
+            super().build_extras(),
+            session_id=self.session_id or None,
+            cache_hit_threshold=self.cache_hit_threshold,
+        )
 
     def read_limits(
         self, options: ReaderOptions, max_tokens: int | None, max_tokens_name: str = "max_tokens"

@@ -6,7 +6,7 @@ neither does I/O.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from ..core.events import Event
 from ..core.field_names import CORE_NAMES, FieldNames
 from ..core.reply import Reply
 from ..core.request import GenerateRequest
+from ..core.server_tools import HostedTarget, RequestedServer, ServerToolPlan, ToolList
 from .sealing import SealingKey
 
 
@@ -78,6 +79,9 @@ class GenerationCall(Struct, frozen=True):
         unknown: names of unknown fields.
         tool_prefix: prefix of the ids of tool calls.
         field_names: maps the core's names of fields to the client's.
+        server_tools: the tools that this server calls itself; None if there are none.
+        unlisted: the servers that must list their tools first.
+        with_tool_lists: returns the call with their lists. Raises RequestError.
     """
 
     requests: tuple[GenerateRequest, ...]
@@ -88,6 +92,9 @@ class GenerationCall(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
     tool_prefix: str = "call_"
     field_names: FieldNames = CORE_NAMES
+    server_tools: ServerToolPlan | None = None
+    unlisted: tuple[RequestedServer, ...] = ()
+    with_tool_lists: Callable[[tuple[ToolList, ...]], GenerationCall] | None = None
 
 
 class ReaderOptions(Struct, frozen=True):
@@ -102,6 +109,8 @@ class ReaderOptions(Struct, frozen=True):
     they would defeat the prefix cache.
     keeps_seal: pass the seals of reasoning on to the engine, which verifies them
         itself, instead of rejecting them.
+    hosted_tools: the operator's tools that run hosted tools, by their kind, such as
+        `web_search`.
     """
 
     profile: Profile = Profile.OPENAI
@@ -112,3 +121,4 @@ class ReaderOptions(Struct, frozen=True):
     drop_nonces: bool = True
     tokens_as_ids: bool = False
     keeps_seal: bool = False
+    hosted_tools: Mapping[str, HostedTarget] = {}

@@ -24,11 +24,14 @@ class ModelCard(Struct, frozen=True):
         own fields.
     aliases: its other names.
     capabilities: features that clients may use; None if not known yet.
-    engine, quantization, revision: None if unknown.
+    engine, family, format, quantization, revision: as in `ModelDetails`; None if
+        unknown.
     size: size of the weights in bytes.
     parameters: number of weights.
     trained_length: the longest context that the model was trained for, in tokens.
     vocab_size: number of tokens in the vocabulary.
+    max_alternatives: alternatives of each token that the engine can report; None means
+        all.
     progress: downloaded bytes and total bytes; None if nothing is being downloaded.
     """
 
@@ -43,12 +46,15 @@ class ModelCard(Struct, frozen=True):
     aliases: tuple[str, ...] = ()
     capabilities: tuple[str, ...] | None = None
     engine: str | None = None
+    family: str | None = None
+    format: str | None = None
     quantization: str | None = None
     revision: str | None = None
     size: int | None = None
     parameters: int | None = None
     trained_length: int | None = None
     vocab_size: int | None = None
+    max_alternatives: int | None = None
     progress: tuple[int, int] | None = None
 
 
@@ -71,6 +77,7 @@ class ModelDetailsObject(Struct, frozen=True, omit_defaults=True):
     parameters: int | None = None
     revision: str | None = None
     progress: DownloadProgress | None = None
+    max_alternatives: int | None = None
 
 
 class ModelMeta(Struct, frozen=True, omit_defaults=True):
@@ -203,6 +210,7 @@ def _build_model(card: ModelCard, profile: Profile) -> ModelObject:
             card.parameters,
             card.revision,
             None if card.progress is None else DownloadProgress(*card.progress),
+            card.max_alternatives,
         ),
     )
     if profile is Profile.OPENAI:

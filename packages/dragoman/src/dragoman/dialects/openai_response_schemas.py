@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-FinishReasonName = Literal["stop", "length", "content_filter", "abort"]
+FinishReasonName = Literal["stop", "length", "content_filter", "abort", "cache_threshold"]
 
 
 class CachedTokenDetails(Struct, frozen=True):

@@ -221,3 +221,11 @@ CACHE_RETENTION = accept(
     values=("in_memory", "in-memory", "24h"),
 )
 """The row of OpenAI's dialects for how long prompts stay cached."""
+
+CACHE_THRESHOLD = reject(
+    "cache_hit_threshold",
+    "only Chat Completions and Completions have a finish reason for it",
+    0,
+    0.0,
+)
+"""The row of dialects that cannot say that too little of a prompt is cached."""

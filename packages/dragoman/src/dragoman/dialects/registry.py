@@ -15,7 +15,9 @@ from .completions.wire import COMPLETIONS
 from .completions.writer import CompletionsWriter
 from .decisions.openai_wire import DECISIONS
 from .decisions.systemone_wire import SYSTEMONE
+from .gemini.wire import GEMINI, GEMINI_BATCH_EMBED, GEMINI_CONFIG, GEMINI_COUNT, GEMINI_EMBED
 from .interfaces import GenerationCall, Header, ReaderOptions, Writer
+from .llama_cpp.wire import COMPLETION, INFILL
 from .ollama.wire import (
     OLLAMA_CHAT,
     OLLAMA_EMBED,
@@ -104,12 +106,19 @@ _TABLES = (
     SGLANG_PARAMS,
     TGI,
     TGI_PARAMS,
+    COMPLETION,
+    INFILL,
     OLLAMA_CHAT,
     OLLAMA_GENERATE,
     OLLAMA_OPTIONS,
     OLLAMA_EMBED,
     OLLAMA_EMBEDDINGS,
     OLLAMA_MODEL,
+    GEMINI,
+    GEMINI_CONFIG,
+    GEMINI_COUNT,
+    GEMINI_EMBED,
+    GEMINI_BATCH_EMBED,
     TOKENIZE,
     DETOKENIZE,
 )

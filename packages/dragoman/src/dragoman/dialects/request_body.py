@@ -78,16 +78,25 @@ class BodySchema(Generic[T]):
     is costly to build is built for the first body.
 
     rules: exceptions for nested unknown fields.
+    numbers_as_strings: numbers may be strings, and integers may be written with a
+        fraction of 0, as in the JSON of protocol buffers.
     """
 
-    def __init__(self, type: type[T], rules: NestedRules | None = None) -> None:
+    def __init__(
+        self,
+        type: type[T],
+        rules: NestedRules | None = None,
+        *,
+        numbers_as_strings: bool = False,
+    ) -> None:
         self._type = type
+        self._is_strict = not numbers_as_strings
         self._rules = rules or NestedRules()
         self.names = frozenset(type.__struct_encode_fields__)
 
     @cached_property
     def decoder(self) -> msgspec.json.Decoder[T]:
-        return msgspec.json.Decoder(self._type)
+        return msgspec.json.Decoder(self._type, strict=self._is_strict)
 
     @cached_property
     def nested(self) -> NestedFields:
@@ -112,7 +121,8 @@ def read_json_object(raw: Raw, param: str) -> str | None:
     """Return a free-form object as its original JSON text; None if absent or null.
     Raises RequestError.
     """
-    if (text := _strip_null(raw)) is None:
+    # Checked before decoding, since nearly every free-form field is absent.
+    if not bytes(raw) or (text := _strip_null(raw)) is None:
         return None
     if not isinstance(read_json_value(raw, param), dict):
         raise RequestError(
@@ -125,7 +135,7 @@ def read_json_value(raw: Raw, param: str) -> object:
     """Decode the value of a free-form field; None if absent or null. Raises
     RequestError.
     """
-    if (text := _strip_null(raw)) is None:
+    if not bytes(raw) or (text := _strip_null(raw)) is None:
         return None
     try:
         return msgspec.json.decode(text)
@@ -136,9 +146,7 @@ def read_json_value(raw: Raw, param: str) -> object:
 
 
 def _strip_null(raw: Raw) -> str | None:
-    data = bytes(raw)
-    # Checked before decoding, since nearly every free-form field is absent.
-    text = data.decode().strip() if data else ""
+    text = bytes(raw).decode().strip()
     return None if text in ("", "null") else text
 
 

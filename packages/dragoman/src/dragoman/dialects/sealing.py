@@ -31,6 +31,7 @@ class Purpose(StrEnum):
 
     REASONING = "reasoning"
     COMPACTION = "compaction"
+    SEARCH = "search"
 
 
 class SealingKey(Protocol):

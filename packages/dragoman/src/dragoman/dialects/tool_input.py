@@ -11,8 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import msgspec
+
 from ..core.events import FinishReason
-from .json_encoding import encode_string
+from .json_encoding import encode_string, escape_line_breaks, replace_surrogates
 
 INVALID_JSON_KEY = "INVALID_JSON"
 """The key for arguments that are invalid JSON, from Anthropic's documentation."""
@@ -290,3 +292,24 @@ class ToolInputStreamer:
         if self._state is ToolInputStreamer._read_in_string:
             self._send(is_complete=False)
         return size
+
+
+def render_whole_input(arguments: str, *, is_incomplete: bool) -> bytes | None:
+    """Render arguments as an object on one line; None if the answer was cut off within
+    them, which an object cannot express.
+    """
+    if is_incomplete and not _is_object(arguments):
+        return None
+    streamer = ToolInputStreamer()
+    streamer.feed(arguments)
+    streamer.end(is_cut_off=False)
+    # A model may write line breaks between members.
+    value = msgspec.json.format(replace_surrogates(streamer.value).encode(), indent=-1)
+    return escape_line_breaks(value)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return False

@@ -361,12 +361,6 @@ class _Architectures(Struct):
     architectures: list[str] = []
 
 
-def is_numpy_architecture(directory: Path) -> bool:
-    """Whether `read_config` knows the class of a model. Raises EngineError."""
-    found = decode_file(directory / "config.json", _Architectures).architectures
-    return bool(found) and (found[0] in _FAMILIES or found[0] in _MODERN_BERT)
-
-
 class _Tokenizer(Struct):
     """tokenizer_config.json."""
 

@@ -14,6 +14,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
 MAX_TORCH_KV_BYTES = 4 << 30
 """Largest default size of a torch KV cache in main memory, bytes."""
+_MADV_HUGEPAGE = 14
 _MADV_POPULATE_WRITE = 23
 """Since Linux 5.14; Python's mmap does not have it."""
 _POPULATED_BYTES = 1 << 20
@@ -48,6 +49,10 @@ def populate_memory(address: int, nbytes: int) -> bool:
     end = (address + nbytes) // page * page
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    # 64 MB take 7 ms in pages of 2 MB and 29 ms in pages of 4 kB. A system without huge
+    # pages refuses, and the pages are small.
+    if end > begin:
+        madvise(begin, end - begin, _MADV_HUGEPAGE)
     # In pieces: meanwhile other threads cannot map memory, to start a thread for
     # instance.
     return all(

@@ -9,7 +9,7 @@ from ..core.errors import RequestError, Unsupported
 from ..core.weight_updates import WeightHistory, Weights
 from .rollout_calls import call_executor
 from .rollout_engine import RolloutEngine
-from .rollout_executor import Pausable, Updatable
+from .rollout_executor import Pausable, Updatable, find_weight_version
 
 PAUSED = "Generation is paused; retry after it resumes."
 
@@ -89,7 +89,7 @@ class RolloutTraining:
 
     @property
     def weight_version(self) -> str:
-        return self._executor.weight_version
+        return find_weight_version(self._executor) or ""
 
     async def update_weights(self, weights: Weights, version: str | None = None) -> str:
         """Update the weights when no call is running, so that each call uses one
@@ -111,7 +111,7 @@ class RolloutTraining:
             raise RequestError(message, param="weights", code="invalid_weights") from error
         finally:
             self._engine.set_paused(self, paused=False)
-        return executor.weight_version
+        return self.weight_version
 
     async def set_weight_version(self, version: str) -> None:
         del version

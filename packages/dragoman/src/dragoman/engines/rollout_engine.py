@@ -23,7 +23,7 @@ from ..core.token_engine import (
 )
 from .active_sequences import ActiveSequence, ActiveSequences
 from .rollout_calls import ExecutorCall, build_outputs, call_executor, group_calls, parse_candidates
-from .rollout_executor import Executor, ExecutorParts
+from .rollout_executor import Executor, ExecutorParts, find_weight_version
 
 _EXECUTOR_PARAMETERS = frozenset(
     {
@@ -250,5 +250,4 @@ class RolloutEngine:
 
     @property
     def weight_version(self) -> str | None:
-        versioned = self.parts.versioned
-        return None if versioned is None else versioned.weight_version
+        return find_weight_version(self._executor)

@@ -87,7 +87,7 @@ class Versioned(Protocol):
 
 
 @runtime_checkable
-class Updatable(Versioned, Protocol):
+class Updatable(Protocol):
     def update_weights(self, weights: Weights, version: str | None) -> object:
         """Replace the weights, see `core.weight_updates.Trainable`. No call of
         `generate` runs, unless the executor is paused.
@@ -110,16 +110,25 @@ class ExecutorParts(Struct, frozen=True):
     """The optional parts of an executor; None for one that it does not have."""
 
     declares: DeclaresCapabilities | None = None
-    versioned: Versioned | None = None
     updatable: Updatable | None = None
     pausable: Pausable | None = None
 
     @classmethod
     def find(cls, executor: Executor) -> ExecutorParts:
-        """Find the parts that an executor implements. No other code asks for its type."""
+        """Find the parts that an executor implements. No other code asks for its type, but
+        `find_weight_version`.
+        """
         return cls(
             executor if isinstance(executor, DeclaresCapabilities) else None,
-            executor if isinstance(executor, Versioned) else None,
             executor if isinstance(executor, Updatable) else None,
             executor if isinstance(executor, Pausable) else None,
         )
+
+
+def find_weight_version(executor: object) -> str | None:
+    """Return the version of an executor's present weights; None if it states none.
+
+    Looked up each time: an executor may load its weights, and set `weight_version`, after
+    it was constructed.
+    """
+    return executor.weight_version if isinstance(executor, Versioned) else None

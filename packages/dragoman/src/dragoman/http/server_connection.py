@@ -158,7 +158,7 @@ class HttpConnection(asyncio.Protocol):
         self._context.connections.add(self)
         self._address = None if self.client is None else self.client[0]
         self._set_deadline(self._timeouts.head)
-        if not self._context.admit(self._address):
+        if not self._context.admit(self, self._address):
             # Reject a connection above the limit: with a 503, or with a reset when the
             # server is flooded. A reset costs no write and no lingering connection, the
             # resources that a flood exhausts.
@@ -175,7 +175,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature is asyncio's
         self._context.connections.discard(self)
-        self._context.release(self._address)
+        self._context.release(self, self._address)
         self._set_deadline(None)
         self._timeouts.drain.cancel(self)
         self._is_closing = True

@@ -51,18 +51,32 @@ class ServerContext:
         self._header_lines = b""
         self._address: Address | None = None
         self._by_address: dict[str, int] = {}
+        # Connections that get a 503 linger for seconds. They must not count for the
+        # limits: an address above its own would keep others out with them.
+        self._rejected: set[asyncio.Protocol] = set()
 
-    def admit(self, host: str | None) -> bool:
-        """Count a connection until `release`, and return whether the limits allow it.
+    def admit(self, connection: asyncio.Protocol, host: str | None) -> bool:
+        """Count one of `connections` for the limits until `release`, and return True; or
+        return False if it exceeds them.
 
         host: the client's address; None for a Unix socket.
         """
-        if host is None or is_loopback(host) or self.limits.proxies.trusts(host):
-            return len(self.connections) <= self.limits.connections
-        count = self._by_address[host] = self._by_address.get(host, 0) + 1
-        return count <= self.limits.per_address and len(self.connections) <= self.limits.connections
+        is_counted = not (host is None or is_loopback(host) or self.limits.proxies.trusts(host))
+        count = self._by_address.get(host or "", 0) + 1
+        if len(self.connections) - len(self._rejected) > self.limits.connections or (
+            is_counted and count > self.limits.per_address
+        ):
+            self._rejected.add(connection)
+            return False
+        if is_counted:
+            self._by_address[host or ""] = count
+        return True
 
-    def release(self, host: str | None) -> None:
+    def release(self, connection: asyncio.Protocol, host: str | None) -> None:
+        """Stop counting a connection that `admit` has judged."""
+        if connection in self._rejected:
+            self._rejected.remove(connection)
+            return
         remaining = self._by_address.get(host or "", 0) - 1
         if remaining > 0:
             self._by_address[host or ""] = remaining
@@ -71,10 +85,10 @@ class ServerContext:
 
     @property
     def is_flooded(self) -> bool:
-        """Whether there are so many connections that further ones are reset without a
-        response.
+        """Whether so many connections were rejected that further ones are reset without
+        a response.
         """
-        return len(self.connections) > self.limits.connections * 9 // 8
+        return len(self._rejected) > self.limits.connections // 8
 
     @property
     def header_lines(self) -> bytes:
@@ -102,7 +116,7 @@ class ServerContext:
         original_connection_lost = protocol.connection_lost
 
         def connection_lost(error: Exception | None) -> None:
-            self.release(host)
+            self.release(protocol, host)
             original_connection_lost(error)
 
         # uvicorn's protocol takes over the connection, so this server's

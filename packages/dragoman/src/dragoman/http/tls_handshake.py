@@ -46,7 +46,7 @@ class TlsHandshake(asyncio.Protocol):
         client, _ = read_addresses(transport)
         self._address = None if client is None else client[0]
         self._context.connections.add(self)
-        if not self._context.admit(self._address):
+        if not self._context.admit(self, self._address):
             self._release()
             reset_transport(transport)
             return
@@ -89,4 +89,4 @@ class TlsHandshake(asyncio.Protocol):
     def _release(self) -> None:
         if self in self._context.connections:
             self._context.connections.discard(self)
-            self._context.release(self._address)
+            self._context.release(self, self._address)

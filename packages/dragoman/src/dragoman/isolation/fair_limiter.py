@@ -14,10 +14,13 @@ class FairLimiter:
     The next place goes to the owner that holds the fewest; among equals to the one whose
     last turn is the longest ago. So one that queues many jobs delays another
     owner by at most one of them.
+
+    per_owner: maximum number of places of one owner; None means all.
     """
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, places: int, per_owner: int | None = None) -> None:
         self._free = places
+        self._per_owner = places if per_owner is None else per_owner
         self._held: Counter[str] = Counter()
         self._waiting: dict[str, deque[Place]] = {}
         # The owners' last turns. They are kept while any job runs: one that queues a
@@ -65,6 +68,9 @@ class FairLimiter:
             owner = min(
                 self._waiting, key=lambda owner: (self._held[owner], self._turns.get(owner, 0))
             )
+            # All others hold as many.
+            if self._held[owner] >= self._per_owner:
+                break
             self._free -= 1
             self._held[owner] += 1
             self._n_turns += 1

@@ -27,6 +27,7 @@ from ..settings import (
     find_changed_settings,
     state_directory,
 )
+from .engine_spec import EngineSpec
 from .hub_models import PreparedModel, download_prepared, prepare_model, resolve_paths
 from .loaded_model_log import describe_loaded
 from .memory_estimate import measure_memory
@@ -41,6 +42,19 @@ log = logging.getLogger(__name__)
 DEFAULT_SLOTS = 256
 """Number of sequences that an engine is assumed to run at once if `max_num_seqs` is not
 set.
+"""
+DEFAULT_STEP_TOKENS = 8192
+"""Tokens of a step that an engine is assumed to compute if nothing says it; vLLM's
+default for a server.
+"""
+WINDOW_STEPS = 4
+"""Steps that compute the prompts of API keys which may wait in the engine's own queue.
+Another key's request waits for them; with fewer, the engine could run out of prompts.
+"""
+OWNER_ENCODING_TOKENS = 16_384
+"""Tokens of one API key's texts that an encoder works on at a time. It takes an input of
+each request in turn, so another key's short request waits for a batch, and a long one
+shares the encoder with these. Four of its batches, so that it is never idle.
 """
 
 
@@ -303,17 +317,38 @@ def _build_checked(plan: ModelPlan, settings: Settings, clock: Clock) -> ServedM
         model = replace(model, details=details)
     for line in describe_loaded(settings, model):
         log.info("%s: %s", model.name, line)
-    return add_queues(model, settings)
+    return add_queues(model, settings, plan.spec)
 
 
-def add_queues(model: ServedModel, settings: Settings) -> ServedModel:
-    """Return the model with the request queues that the settings describe."""
+def add_queues(
+    model: ServedModel, settings: Settings, spec: EngineSpec | None = None
+) -> ServedModel:
+    """Return the model with the request queues that the settings describe.
+
+    spec: the engine's; None if it has no spec.
+    """
     max_requests = settings.max_queued_requests
     max_tokens = settings.max_queued_tokens
     has_own_queue = isinstance(model.backend, TokenBackend)
     slots = settings.max_num_seqs or (DEFAULT_SLOTS if has_own_queue else None)
     queue = RequestQueue(
-        max_requests, max_tokens, slots=slots, limits_concurrency=not has_own_queue
+        max_requests,
+        max_tokens,
+        slots=slots,
+        limits_concurrency=not has_own_queue,
+        window_tokens=WINDOW_STEPS * _find_step_tokens(settings, spec) if has_own_queue else None,
     )
-    queues = RequestQueues(queue, RequestQueue(max_requests, max_tokens))
+    encoding = RequestQueue(max_requests, max_tokens, owner_tokens=OWNER_ENCODING_TOKENS)
+    queues = RequestQueues(queue, encoding)
     return replace(model, queues=queues)
+
+
+def _find_step_tokens(settings: Settings, spec: EngineSpec | None) -> int:
+    """Return the maximum tokens of a step of the engine, as far as they are known."""
+    if spec is None:
+        return DEFAULT_STEP_TOKENS
+    is_supported = spec.supports is None or "max_num_batched_tokens" in spec.supports
+    if is_supported and settings.max_num_batched_tokens is not None:
+        return settings.max_num_batched_tokens
+    default = None if spec.local is None else spec.local.step_tokens
+    return default or DEFAULT_STEP_TOKENS

@@ -63,6 +63,7 @@ def read_model_config(
         is_embedder=task is EncodingTask.EMBEDDINGS,
         is_reranker=task is EncodingTask.SCORING,
         weights=weights,
+        has_reranker_name="rerank" in source.lower(),
     )
 
 
@@ -111,10 +112,21 @@ def choose_engine(config: ModelConfig) -> EngineChoice:
         if acceptance.problem is not None:
             raise ValueError(acceptance.problem)
         if acceptance.is_only or is_engine_installed(spec):
-            return EngineChoice(spec.name, acceptance.reason)
+            return EngineChoice(spec.name, acceptance.reason + _describe_undeclared(config))
     raise ValueError(
         f"{config.architecture} needs an engine that is not installed: {describe_others(config)}"
     )
+
+
+def _describe_undeclared(config: ModelConfig) -> str:
+    """Describe how to serve a model that only its name tells from a chat model.
+
+    The first repositories of Qwen3-Reranker have the class and the files of a chat model;
+    vLLM serves them as one too, without `--hf-overrides`.
+    """
+    if config.is_encoder or not config.has_reranker_name:
+        return ""
+    return "; if it is a reranker, serve it as `encoder:MODEL`"
 
 
 def describe_others(config: ModelConfig) -> str:

@@ -42,6 +42,7 @@ class ModelConfig(Struct, frozen=True):
         is_embedder: Whether its files declare that the model embeds texts.
         is_reranker: Whether its files declare that the model scores pairs of texts.
         weights: Bytes of its weights.
+        has_reranker_name: Whether its name is that of a reranker, which declares nothing.
     """
 
     architectures: tuple[str, ...] = ()
@@ -49,11 +50,17 @@ class ModelConfig(Struct, frozen=True):
     is_embedder: bool = False
     is_reranker: bool = False
     weights: int = 0
+    has_reranker_name: bool = False
 
     @property
     def architecture(self) -> str:
         """The model's class, for messages."""
         return self.architectures[0] if self.architectures else "a model without an architecture"
+
+    @property
+    def is_whisper(self) -> bool:
+        """Whether the model turns speech into text."""
+        return "WhisperForConditionalGeneration" in self.architectures
 
     @property
     def is_encoder(self) -> bool:
@@ -106,6 +113,7 @@ class LocalModels(Struct, frozen=True, kw_only=True):
         describe_device: Describes the device that computes a model, for the log.
         find_dtype: Finds the data type that it computes a model in, whatever the
             settings say; None where they decide.
+        step_tokens: Tokens of a step, over all sequences, if the settings do not set them.
         kv_block_size: Tokens of a block of its KV cache, for the log; None without
             blocks, or if they are not known.
         takes_kv_cache_at_start: Whether its KV cache, in float32, has all of its memory
@@ -123,6 +131,7 @@ class LocalModels(Struct, frozen=True, kw_only=True):
     measure_kv_cache: Callable[[Settings, Path], int] | None = None
     describe_device: Callable[[Settings, Path], str] | None = None
     find_dtype: Callable[[Path], str | None] | None = None
+    step_tokens: int | None = None
     kv_block_size: int | None = None
     takes_kv_cache_at_start: bool = False
     build_front_end: Callable[[Settings, Clock, Path, str, FrontEnd], ServedModel] | None = None

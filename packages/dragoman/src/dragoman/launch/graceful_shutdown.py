@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import cast
 
@@ -38,6 +39,10 @@ class ShutdownConfig(Struct, frozen=True):
 POLL_INTERVAL = 0.1
 """Seconds between two checks for running work during shutdown; the same as uvicorn's.
 """
+_TICK = 0.1
+"""Seconds between two updates of the date header, which uvicorn expects."""
+_CLOSE_INTERVAL = 0.01
+"""Seconds between two checks whether all connections are closed, at the very end."""
 
 
 class Server(uvicorn.Server):
@@ -65,10 +70,12 @@ class Server(uvicorn.Server):
         server_ports: ports whose sockets come first among those passed to `run`, in the
             same order.
         """
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._should_exit = False
+        self._exit_requested = asyncio.Event()
         super().__init__(config)
         self._reloader = reloader
         self._notifier = notifier or Notifier({})
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._reload_requested = asyncio.Event()
         self._service_task: asyncio.Task[None] | None = None
         self._models = models
@@ -80,6 +87,20 @@ class Server(uvicorn.Server):
         """The reason for which a model could not be loaded at startup; the server stops
         then.
         """
+
+    @property
+    def should_exit(self) -> bool:
+        """Whether the server shuts down. Setting it, from any thread or signal handler,
+        begins the shutdown at once.
+        """
+        return self._should_exit
+
+    @should_exit.setter
+    def should_exit(self, value: bool) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._should_exit = value
+        if value and self._loop is not None:
+            with suppress(RuntimeError):  # The loop has been closed.
+                self._loop.call_soon_threadsafe(self._exit_requested.set)
 
     def stop_after_failure(self, name: str, error: BaseException) -> None:
         self.failure = f"cannot serve {name}: {format_error(error)}"
@@ -150,6 +171,14 @@ class Server(uvicorn.Server):
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
 
+    async def main_loop(self) -> None:
+        ticks = 0
+        while not await self.on_tick(ticks):
+            ticks = (ticks + 1) % 864_000
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TICK):
+                    await self._exit_requested.wait()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._is_being_replaced:
             self._notifier.notify_reloading()
@@ -189,7 +218,7 @@ class Server(uvicorn.Server):
         # Each port keeps a duplicate of its socket: while it is open, clients could
         # connect, but would never be served.
         self._server_ports.close()
-        await super().shutdown(sockets)
+        await self._close(sockets or ())
         stop_task.cancel()
         # Within the event loop: its end would wait for threads that a dead device may
         # have blocked for ever.
@@ -197,6 +226,33 @@ class Server(uvicorn.Server):
             self._on_replaced(duplicates)
         for item in duplicates:
             item.close()
+
+    async def _close(self, sockets: Sequence[socket.socket]) -> None:
+        """Close the ports and connections, and the application.
+
+        In place of uvicorn's own, which waits for tenths of a second.
+        """
+        for server in self.servers:
+            server.close()
+        for item in sockets:
+            item.close()
+        state = self.server_state
+        for connection in tuple(state.connections):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                while state.connections or state.tasks:
+                    if self.force_exit:
+                        break
+                    await asyncio.sleep(_CLOSE_INTERVAL)
+                for server in self.servers:
+                    await server.wait_closed()
+        except TimeoutError:
+            log.error("cancelling %d tasks that do not end", len(state.tasks))
+            for task in tuple(state.tasks):
+                task.cancel("the shutdown exceeds its time")
+        if not self.force_exit:
+            await self.lifespan.shutdown()
 
     def _has_work(self, running: Sequence[asyncio.Task[None]]) -> bool:
         """Whether client requests or background work are still running."""

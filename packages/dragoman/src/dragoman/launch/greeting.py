@@ -8,7 +8,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from ..core.encoder_requests import EncodingTask
-from ..pipeline.engine_backends import EmbedderBackend, ScorerBackend, TextEncoderBackend
+from ..pipeline.engine_backends import (
+    EmbedderBackend,
+    ScorerBackend,
+    TextEncoderBackend,
+    TranscriberBackend,
+)
 from ..pipeline.model_registry import Models
 from ..settings import Settings
 from .engine_registry import find_spec_of_model
@@ -41,6 +46,9 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
             route = "/v1/chat/completions"
             fields = {"messages": [{"role": "user", "content": question}]}
     body = msgspec.json.encode({"model": first_slot.name, **fields}).decode()
+    arguments = f"{route} -H 'Content-Type: application/json' -d '{body}'"
+    if first_slot.model is not None and isinstance(first_slot.model.backend, TranscriberBackend):
+        arguments = f"/v1/audio/transcriptions -F model={first_slot.name} -F file=@speech.wav"
     curl = ["curl"] if settings.uds is None else ["curl", "--unix-socket", settings.uds]
     if settings.api_key or settings.keys_file is not None:
         curl += ["-H", '"Authorization: Bearer $KEY"']
@@ -69,7 +77,7 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
     simulated = "" if spec is None or spec.simulates is None else f", simulating {spec.simulates}"
     return [
         f"Serving {', '.join(slot.name for slot in models.slots)} on {address}{context}{simulated}",
-        f"Try: {' '.join(curl)} {base_url}{route} -H 'Content-Type: application/json' -d '{body}'",
+        f"Try: {' '.join(curl)} {base_url}{arguments}",
         f"Stored responses, files and batches: {store}. {pages}",
         *settings.information,
     ]

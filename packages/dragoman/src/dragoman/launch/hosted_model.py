@@ -190,4 +190,5 @@ def build_front_end_model(
     return add_queues(
         replace(model, details=hosted.details),
         msgspec.structs.replace(settings, max_num_seqs=slots),
+        plan.spec,
     )

@@ -34,6 +34,7 @@ from .limits_store import build_counters, build_limits_store, check_limits_store
 from .logs import build_telemetry
 from .reload import load_tenants
 from .store_builder import build_store, check_store
+from .tool_servers import build_hosted_tools, build_tool_servers, load_tool_file
 
 
 def serves_ui(settings: Settings) -> bool:
@@ -107,8 +108,8 @@ class CheckedState(Struct, frozen=True):
 def check_state(
     settings: Settings, environment: Mapping[str, str], store_warning: str | None = None
 ) -> CheckedState:
-    """Check the store, the limits' store, the keys file and the request log, and return
-    the stores.
+    """Check the store, the limits' store, the files of keys and tools and the request log,
+    and return the stores.
 
     store_warning: what the supervisor of this process has found.
 
@@ -117,6 +118,8 @@ def check_state(
     """
     if settings.keys_file is not None:
         load_tenants(settings.keys_file)
+    if settings.tools_file is not None:
+        load_tool_file(settings.tools_file, environment)
     if settings.request_log is not None:
         check_request_log(Path(settings.request_log))
     store = build_store(settings, environment, store_warning)
@@ -160,6 +163,7 @@ def build_application(
         port_controller=port_controller,
         puller=HubPuller(settings),
         telemetry=build_telemetry(settings, os.environ),
+        tool_servers=build_tool_servers(settings, os.environ),
         tenants=None if settings.keys_file is None else load_tenants(settings.keys_file),
         counters=build_counters(limits_store),
         metrics_exchange=metrics_exchange,
@@ -201,7 +205,7 @@ def _report_request_log_errors(path: Path) -> Generator[None]:
 
 def build_serving_options(settings: Settings) -> ServingOptions:
     """Build the serving options from the settings. Raises SettingsError for an invalid
-    origin.
+    origin or hosted tool.
     """
     try:
         cors = CorsPolicy(settings.allowed_origins)
@@ -220,4 +224,5 @@ def build_serving_options(settings: Settings) -> ServingOptions:
         cors=cors,
         timeouts=StreamTimeouts(keepalive=settings.keepalive_interval),
         ui=serves_ui(settings),
+        hosted_tools=build_hosted_tools(settings, os.environ),
     )

@@ -44,7 +44,10 @@ def build_uvicorn_config(
         access_log=False,
         log_level="warning" if settings.log_level == "info" else settings.log_level,
         log_config=None,
+        # Clients that probe a port find out by it what they talk to; the version would
+        # only help attackers.
         server_header=False,
+        headers=[("server", "dragoman")],
         # The application reads the headers of proxies, for WebSockets as well.
         proxy_headers=False,
         # Seconds. Requests have already ended by then; this bounds the rest of

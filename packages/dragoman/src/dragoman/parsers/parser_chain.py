@@ -17,6 +17,7 @@ class ParserChain:
 
     def __init__(self, parsers: Sequence[Parser]) -> None:
         self._parsers = tuple(parsers)
+        self.is_done = not self._parsers
 
     def feed(self, event: Event) -> list[Event]:
         events = [event]
@@ -30,6 +31,10 @@ class ParserChain:
                         for source_event in events
                         for parsed_event in parser.feed(source_event)
                     ]
+        # The first parser is that of the reasoning, which only begins an answer.
+        if self._parsers and self._parsers[0].is_done:
+            self._parsers = self._parsers[1:]
+            self.is_done = not self._parsers
         return events
 
 

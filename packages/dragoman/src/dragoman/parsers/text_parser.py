@@ -33,6 +33,7 @@ class TextParser(ABC):
     """
 
     def __init__(self, markers: MarkerTokens = NO_MARKER_TOKENS) -> None:
+        self.is_done = False
         self._buffer = Buffer(markers)
         self._pending_tokens: list[Token] = []
         """Tokens of dropped text, attached to the next event."""

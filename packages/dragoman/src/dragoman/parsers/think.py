@@ -217,6 +217,8 @@ class ThinkParser(TextParser):
             )
         # Nearly all deltas are in one of these two states, which need no buffer.
         if self._state is ThinkParser._parse_answer:
+            # No marker counts any more, but a token without text may still be held.
+            self.is_done = self._buffer.is_empty
             return event
         if (
             self._state is ThinkParser._parse_reasoning
@@ -465,9 +467,10 @@ class InlineThinkParser:
 
     def __init__(self, begin_marker: str) -> None:
         self._begin_marker = begin_marker
+        self.is_done = not begin_marker
 
     def feed(self, event: Event) -> list[Event]:
-        if self._begin_marker and isinstance(event, TextDelta) and event.text:
+        if not self.is_done and isinstance(event, TextDelta) and event.text:
             event = TextDelta(event.choice, self._begin_marker + event.text, event.tokens)
-            self._begin_marker = ""
+            self.is_done = True
         return [event]

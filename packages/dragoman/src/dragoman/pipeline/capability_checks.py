@@ -72,6 +72,7 @@ without the parameter complies.
 _SENT_NAMES = {
     "truncate_prompt": "truncate_prompt_tokens",
     "schema_description": "response_format.json_schema.description",
+    "cache_threshold_finish": "x-cache-threshold-finish-reason",
 }
 """Names of parameters in requests, by our field's name, where the two differ."""
 
@@ -237,14 +238,18 @@ def _find_parameters(request: GenerateRequest, part_types: frozenset[type[Part]]
     differ from their defaults.
     """
     names = [*request.sampling.list_set_fields()]
-    # The pipeline itself handles `kv_transfer_params` with only the prompt's ids, and a
-    # session id is only a hint.
-    transfer = request.extras.kv_transfer_params
-    for name in request.extras.list_set_fields():
+    # The pipeline itself handles `kv_transfer_params` with only the prompt's ids, a
+    # session id is only a hint, and every engine fulfills a threshold of 0.
+    extras = request.extras
+    transfer = extras.kv_transfer_params
+    for name in extras.list_set_fields():
+        is_harmless = name == "session_id" or (
+            name == "cache_hit_threshold" and not extras.cache_hit_threshold
+        )
         is_for_pipeline = (
             name == "kv_transfer_params" and transfer and _ONLY_PROMPT_IDS.fullmatch(transfer)
         )
-        if name != "session_id" and not is_for_pipeline:
+        if not is_harmless and not is_for_pipeline:
             names.append(name)
     limits: tuple[object, ...] = msgspec.structs.astuple(request.limits)
     names += [

@@ -18,32 +18,46 @@ from .stop_strings import StopStage
 class ChoicePipeline:
     """Converts the raw events of one choice into canonical ones, and counts the tokens
     that usage reports.
+
+    has_matched_stop: whether a stop string matched, so that the choice should be
+        closed.
     """
 
-    __slots__ = ("_parser", "_stops", "has_finished", "n_reasoning_tokens", "n_tokens", "warnings")
+    __slots__ = (
+        "_parser",
+        "_stops",
+        "has_finished",
+        "has_matched_stop",
+        "n_reasoning_tokens",
+        "n_tokens",
+        "warnings",
+    )
 
     def __init__(self, parser: Parser | None, stops: StopStage | None) -> None:
         self._parser = parser
         self._stops = stops
         self.has_finished = False
+        self.has_matched_stop = False
         self.warnings: tuple[str, ...] = ()
         """Warnings of the parser, when the choice has finished."""
         self.n_tokens = 0
         self.n_reasoning_tokens = 0
 
-    @property
-    def has_matched_stop(self) -> bool:
-        """Whether a stop string matched, so that the choice should be closed."""
-        return self._stops is not None and self._stops.matched is not None and not self.has_finished
-
     def feed(self, event: Event) -> list[Event]:
-        events = [event] if self._parser is None else self._parser.feed(event)
+        parser = self._parser
+        if parser is None:
+            events = [event]
+        else:
+            events = parser.feed(event)
+            if parser.is_done:
+                self._parser = None
         if self._stops is not None:
             events = [
                 stopped_event
                 for parsed_event in events
                 for stopped_event in self._stops.feed(parsed_event)
             ]
+            self.has_matched_stop = self._stops.matched is not None
         for emitted in events:
             if type(emitted) is TextDelta:
                 self.n_tokens += len(emitted.tokens)
@@ -54,6 +68,7 @@ class ChoicePipeline:
                     self.n_reasoning_tokens += sum(not token.markup for token in emitted.tokens)
                 elif isinstance(emitted, ChoiceFinished):
                     self.has_finished = True
+                    self.has_matched_stop = False
                     self.warnings = emitted.warnings
         return events
 

@@ -35,12 +35,15 @@ class VocabularyEntry(Struct, frozen=True, gc=False):
 
 
 class Vocabulary:
-    """A cache of the decoded tokens of one model, shared by all its choices."""
+    """A cache of the decoded tokens of one model, shared by all its choices.
+
+    deltas: the results of `find_delta` that are not None.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._entries: dict[int, VocabularyEntry] = {}
-        self._deltas: dict[int, TextDelta] = {}
+        self.deltas: dict[int, TextDelta] = {}
 
     def find_entry(self, id: int) -> VocabularyEntry:
         entry = self._entries.get(id)
@@ -61,18 +64,15 @@ class Vocabulary:
         return entry
 
     def find_delta(self, id: int) -> TextDelta | None:
-        """Return the cached event of choice 0 for this id; None if its text depends on
-        other tokens or is empty.
+        """Return the event of choice 0 for this id; None if its text depends on other
+        tokens or is empty.
 
-        Events are immutable values, so one instance serves every response. Nearly every
-        token takes this path.
+        Events are immutable values, so one instance serves every response.
         """
-        delta = self._deltas.get(id)
-        if delta is None:
-            entry = self.find_entry(id)
-            if not entry.text or entry.token.special:
-                return None
-            delta = self._deltas[id] = TextDelta(0, entry.text, (entry.token,))
+        entry = self.find_entry(id)
+        if not entry.text or entry.token.special:
+            return None
+        delta = self.deltas[id] = TextDelta(0, entry.text, (entry.token,))
         return delta
 
     def build_token(self, id: int, score: TokenLogprob | None = None) -> Token:
@@ -163,7 +163,8 @@ class TextAssembler:
             and self._choice == 0
             and not (self._pending_tokens or self._detokenizer.pending_bytes)
         ):
-            delta = self._vocabulary.find_delta(id)
+            # Nearly every token is among these.
+            delta = self._vocabulary.deltas.get(id) or self._vocabulary.find_delta(id)
             if delta is not None:
                 return delta
         self._pending_tokens.append(self._vocabulary.build_token(id, score))

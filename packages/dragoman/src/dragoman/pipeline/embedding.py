@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
-import anyio.to_thread
 from msgspec.structs import replace
 
 from ..core.encoder import Embedder
@@ -28,6 +27,7 @@ from .engine_backends import (
     ScorerBackend,
     TextEncoderBackend,
     TokenBackend,
+    TranscriberBackend,
 )
 from .engine_calls import EngineCall
 from .prompt_length import check_countable
@@ -77,7 +77,7 @@ async def embed(
     embedder.embedding_info.check_dimensions(dimensions)
     model.queues.encoding.check_capacity(queue_share)
     texts = _add_prompt(texts, embedder.embedding_info.prompt)
-    inputs = await encode_inputs(tokenizer, texts, embedder.embedding_info.max_tokens)
+    inputs = await encode_inputs(tokenizer, texts, embedder.embedding_info.max_tokens, queue_share)
     request = EmbedRequest(model.name, inputs, dimensions, normalize)
     return await run_in_turn(
         model, queue_share, sum(map(len, inputs)), lambda: embedder.embed(request)
@@ -125,12 +125,12 @@ def find_embedder(model: ServedModel) -> tuple[Embedder, HfTokenizer]:
             return embedder, tokenizer
         case ScorerBackend():
             raise Unsupported(_SCORES_ONLY, param="model")
-        case TokenBackend() | EventBackend() | TextEncoderBackend():
+        case TokenBackend() | EventBackend() | TextEncoderBackend() | TranscriberBackend():
             raise Unsupported("This model does not support embeddings.", param="model")
 
 
 async def encode_inputs(
-    tokenizer: HfTokenizer, texts: TextInputs, limit: int
+    tokenizer: HfTokenizer, texts: TextInputs, limit: int, queue_share: QueueShare
 ) -> tuple[tuple[int, ...], ...]:
     """Return the token ids of each input.
 
@@ -148,7 +148,7 @@ async def encode_inputs(
     return (
         encode_all()
         if n_chars <= MAX_INLINE_INPUT_CHARS
-        else await anyio.to_thread.run_sync(encode_all)
+        else await queue_share.run_in_thread(encode_all)
     )
 
 

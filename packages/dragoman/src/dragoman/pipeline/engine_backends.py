@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..constraints.bounded_compiler import BoundedCompiler
-from ..core.encoder import Embedder, Scorer, TextEncoder
+from ..core.encoder import Embedder, Encoder, Scorer, TextEncoder
 from ..core.engine import Engine
 from ..core.prompt_images import ImageProcessor
 from ..core.token_engine import TokenEngine
@@ -90,5 +90,15 @@ class TextEncoderBackend:
     tokenizer: None = None
 
 
-EncoderBackend = EmbedderBackend | ScorerBackend | TextEncoderBackend
+@dataclass(frozen=True, slots=True)
+class TranscriberBackend:
+    """A model that turns speech into text, by its interface `Transcriber`, and generates
+    no other text.
+    """
+
+    engine: Encoder
+    tokenizer: None = None
+
+
+EncoderBackend = EmbedderBackend | ScorerBackend | TextEncoderBackend | TranscriberBackend
 """The backends of models that generate no text."""

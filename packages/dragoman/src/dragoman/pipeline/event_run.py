@@ -118,7 +118,7 @@ class EventRun:
                 # The engine does not know that a stop string has ended the choice.
                 if pipeline.has_finished:
                     return []
-                self._usage.add(event)
+                self._usage.size.add(event)
                 events = pipeline.feed(event)
                 if pipeline.has_matched_stop:
                     self._has_matched_stop = True

@@ -44,4 +44,4 @@ def drop_foreign_reasoning(
 
 
 def _has_sealed_reasoning(message: Message) -> bool:
-    return any(isinstance(part, Reasoning) and part.seal for part in message.parts)
+    return any([isinstance(part, Reasoning) and part.seal for part in message.parts])

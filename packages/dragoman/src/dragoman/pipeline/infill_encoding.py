@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import anyio.to_thread
-
 from ..core.errors import RequestError, Unsupported
 from ..core.request import GenerateRequest
 from ..prompts.fill_in_the_middle import InfillPrompt, build_infill_prompt, find_infill_tokens
 from .engine_backends import TokenBackend
+from .request_queue import QueueShare
 
 
 def build_no_infill_error() -> Unsupported:
@@ -18,7 +17,9 @@ def build_no_infill_error() -> Unsupported:
     )
 
 
-async def encode_infill(backend: TokenBackend, request: GenerateRequest) -> InfillPrompt:
+async def encode_infill(
+    backend: TokenBackend, request: GenerateRequest, queue_share: QueueShare
+) -> InfillPrompt:
     """Encode the prompt and the suffix of a request that has one.
 
     Raises:
@@ -38,7 +39,7 @@ async def encode_infill(backend: TokenBackend, request: GenerateRequest) -> Infi
         raise RequestError(
             "`suffix` cannot be combined with `truncate_prompt_tokens`.", param="suffix"
         )
-    return await anyio.to_thread.run_sync(
+    return await queue_share.run_in_thread(
         lambda: build_infill_prompt(
             tokenizer, tokens, prompt, suffix, add_special_tokens=request.add_special_tokens
         )

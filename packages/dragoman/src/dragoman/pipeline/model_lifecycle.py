@@ -31,6 +31,7 @@ from .engine_backends import (
     ScorerBackend,
     TextEncoderBackend,
     TokenBackend,
+    TranscriberBackend,
 )
 from .lora_adapters import Adapter
 from .served_model import ModelDetails, ServedModel
@@ -101,12 +102,14 @@ class ModelSummary(Struct, frozen=True):
     max_model_len: prompt and answer together, in tokens.
     capabilities: names of what clients may request of it.
     vocab_size: number of tokens, where the engine provides its tokenizer.
+    max_alternatives: as in `Capabilities`.
     """
 
     max_model_len: int
     capabilities: tuple[str, ...]
     details: ModelDetails = field(default_factory=ModelDetails)
     vocab_size: int | None = None
+    max_alternatives: int | None = None
 
     @classmethod
     def from_model(cls, model: ServedModel) -> ModelSummary:
@@ -120,6 +123,8 @@ class ModelSummary(Struct, frozen=True):
                 capabilities |= {"generation"} if embedder is None else {"generation", "embeddings"}
             case EventBackend():
                 capabilities |= {"generation"}
+            case TranscriberBackend():
+                capabilities |= {"transcription"}
             case TextEncoderBackend():
                 pass
         if (encoder := model.text_encoder) is not None:
@@ -133,7 +138,13 @@ class ModelSummary(Struct, frozen=True):
             # itself cannot be recognized.
             capabilities -= {Feature.TOOLS.value}
         vocab_size = None if model.tokenizer is None else model.tokenizer.vocab_size
-        return cls(model.max_model_len, tuple(sorted(capabilities)), model.details, vocab_size)
+        return cls(
+            model.max_model_len,
+            tuple(sorted(capabilities)),
+            model.details,
+            vocab_size,
+            model.capabilities.max_alternatives,
+        )
 
 
 class SlotHistory(Struct, frozen=True):

@@ -158,6 +158,17 @@ class Models:
             return slots
         return tuple(slot for slot in slots if self._is_permitted(slot.name, *slot.aliases))
 
+    def list_names(self) -> list[tuple[ModelSlot, str]]:
+        """List each name that a request may state, with its model: names and aliases,
+        then adapters. Patterns are omitted, since they are not names of a model.
+        """
+        slots = self.slots
+        names = [(slot, name) for slot in slots for name in (slot.name, *slot.aliases)]
+        return [
+            *((slot, name) for slot, name in names if not is_name_pattern(name)),
+            *((slot, name) for slot in slots for name in _list_adapters(slot)),
+        ]
+
     @property
     def is_closed(self) -> bool:
         """Whether new requests are rejected because the process shuts down. Views share
@@ -176,16 +187,7 @@ class Models:
         served = self._unrestricted
         slot = served._by_name.get(name)
         for other in served._slots if slot is None else ():
-            # The loaded adapters, or those that will be loaded with the model.
-            if other.model is not None:
-                adapters = (
-                    ()
-                    if other.model.adapters is None
-                    else (adapter.name for adapter in other.model.adapters)
-                )
-            else:
-                adapters = () if other.spec is None else other.spec.adapters
-            if name in adapters:
+            if name in _list_adapters(other):
                 slot = other
                 break
         if slot is None:
@@ -423,3 +425,10 @@ class Models:
 
 def is_name_pattern(name: str) -> bool:
     return "*" in name or "?" in name
+
+
+def _list_adapters(slot: ModelSlot) -> tuple[str, ...]:
+    """List the loaded adapters, or those that will be loaded with the model."""
+    if slot.model is not None:
+        return tuple([adapter.name for adapter in slot.model.adapters or ()])
+    return () if slot.spec is None else slot.spec.adapters

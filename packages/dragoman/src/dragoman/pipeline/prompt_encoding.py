@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-import anyio.to_thread
 import msgspec
 from msgspec import Meta
 
@@ -31,6 +30,7 @@ from .call_terms import CallTerms
 from .capability_checks import iterate_parts
 from .engine_backends import TokenBackend
 from .infill_encoding import encode_infill
+from .request_queue import QueueShare
 
 REUSED_IDS = "prompt_token_ids"
 """The field of `kv_transfer_params` in which vLLM sends the prompt's token ids."""
@@ -77,14 +77,16 @@ async def encode_prompt(
     """
     prompt = request.prompt
     if request.suffix is not None:
-        infill = await encode_infill(backend, request)
+        infill = await encode_infill(backend, request, terms.queue_share)
         text = backend.tokenizer.decode(infill.ids)
         return EncodedPrompt(infill.ids, text, end_ids=frozenset(infill.stop_ids))
     if isinstance(prompt, tuple):
         check_ids(prompt, backend.tokenizer.vocab_size, "prompt")
         return EncodedPrompt(prompt, backend.tokenizer.decode(prompt))
     if isinstance(prompt, str):
-        ids = await encode_text(backend, prompt, add_special_tokens=request.add_special_tokens)
+        ids = await encode_text(
+            backend, prompt, terms.queue_share, add_special_tokens=request.add_special_tokens
+        )
         if not ids:
             raise RequestError("The prompt is empty: it has no tokens.", param="prompt")
         return EncodedPrompt(tuple(ids), prompt)
@@ -160,14 +162,16 @@ def add_special_tokens(backend: TokenBackend, ids: tuple[int, ...]) -> tuple[int
     return (*wrapping.prefix, *ids, *wrapping.suffix)
 
 
-async def encode_text(backend: TokenBackend, text: str, *, add_special_tokens: bool) -> list[int]:
+async def encode_text(
+    backend: TokenBackend, text: str, queue_share: QueueShare, *, add_special_tokens: bool
+) -> list[int]:
     """Encode a raw prompt, in which the client may write control tokens."""
     encode_ids = backend.tokenizer.encode
 
     def work() -> list[int]:
         return encode_ids(text, special=True, add_special_tokens=add_special_tokens)
 
-    return work() if len(text) <= MAX_INLINE_CHARS else await anyio.to_thread.run_sync(work)
+    return work() if len(text) <= MAX_INLINE_CHARS else await queue_share.run_in_thread(work)
 
 
 async def render_conversation(
@@ -199,8 +203,8 @@ async def render_conversation(
                 param="chat_template",
             )
         renderer = await templates.renderer(base, source, terms.queue_share.name)
-        prepared_images, placeholders = await anyio.to_thread.run_sync(
-            _prepare_images, vision, images
+        prepared_images, placeholders = await terms.queue_share.run_in_thread(
+            lambda: _prepare_images(vision, images)
         )
         steps = renderer.steps(
             _apply_effort(renderer, conversation),
@@ -227,7 +231,7 @@ async def render_conversation(
 
     # Decoding images blocks, so it runs in a thread.
     is_small = not images and _estimate_size(conversation) <= MAX_INLINE_CHARS
-    return work() if is_small else await anyio.to_thread.run_sync(work)
+    return work() if is_small else await terms.queue_share.run_in_thread(work)
 
 
 def _prepare_images(

@@ -138,29 +138,27 @@ def _check_arguments(prompt: Conversation, limit: int, longest_token: int) -> No
     the model.
     """
     most = max(FREE_SIZE, limit * longest_token)
-    n_call_chars = sum(
-        [
-            len(part.arguments)
-            for message in prompt.messages
-            for part in message.parts
-            if type(part) is ToolCall
-        ]
-    )
+    n_call_chars = 0
+    for message in prompt.messages:
+        for part in message.parts:
+            if type(part) is ToolCall:
+                n_call_chars += len(part.arguments)
     if n_call_chars > most:
-        message = (
+        text = (
             f"The arguments of the tool calls have {n_call_chars} characters; at most "
             f"{most} are accepted."
         )
-        raise RequestError(message, param="messages", code="string_above_max_length")
-    n_tool_chars = sum(
-        [len(tool.parameters or "") for tool in prompt.tools if isinstance(tool, FunctionTool)]
-    )
+        raise RequestError(text, param="messages", code="string_above_max_length")
+    n_tool_chars = 0
+    for tool in prompt.tools:
+        if isinstance(tool, FunctionTool):
+            n_tool_chars += len(tool.parameters or "")
     if n_tool_chars > most:
-        message = (
+        text = (
             f"The parameters of the tools have {n_tool_chars} characters; at most {most} "
             f"are accepted."
         )
-        raise RequestError(message, param="tools", code="string_above_max_length")
+        raise RequestError(text, param="tools", code="string_above_max_length")
 
 
 def _estimate_conversation_size(prompt: Conversation) -> int:

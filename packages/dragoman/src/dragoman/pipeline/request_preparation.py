@@ -38,6 +38,7 @@ from .engine_backends import (
     ScorerBackend,
     TextEncoderBackend,
     TokenBackend,
+    TranscriberBackend,
 )
 from .foreign_reasoning import drop_foreign_reasoning
 from .infill_encoding import build_no_infill_error
@@ -477,7 +478,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         if not names:
             return extras
         supported = self.model.capabilities.parameters
-        changes: dict[str, str | None] = {name: None for name in names if name not in supported}
+        changes: dict[str, object] = {name: None for name in names if name not in supported}
         if extras.kv_transfer_params is not None and "kv_transfer_params" in supported:
             changes["kv_transfer_params"] = strip_reused_ids(extras.kv_transfer_params)
         return msgspec.structs.replace(extras, **changes)
@@ -487,13 +488,17 @@ def find_prompt_param(request: GenerateRequest) -> str:
     return "messages" if isinstance(request.prompt, Conversation) else "prompt"
 
 
+_EMBEDDINGS = "/v1/embeddings"
+
+
 def build_no_generation_error(backend: EncoderBackend) -> Unsupported:
     match backend:
+        case TranscriberBackend():
+            route = "/v1/audio/transcriptions"
         case EmbedderBackend():
-            embeds = True
-        case ScorerBackend():
-            embeds = False
-        case TextEncoderBackend(engine):
-            embeds = EncodingTask.EMBEDDINGS in engine.encoding_tasks
-    route = "/v1/embeddings" if embeds else "/rerank or /score"
+            route = _EMBEDDINGS
+        case TextEncoderBackend(engine) if EncodingTask.EMBEDDINGS in engine.encoding_tasks:
+            route = _EMBEDDINGS
+        case ScorerBackend() | TextEncoderBackend():
+            route = "/rerank or /score"
     return Unsupported(f"This model does not generate text: use {route}.", param="model")

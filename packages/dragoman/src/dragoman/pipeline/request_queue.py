@@ -22,12 +22,18 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
+from collections.abc import Callable
 from enum import Enum
 from operator import attrgetter
+from typing import TypeVar
 
+import anyio.to_thread
 from msgspec import Struct
 
 from ..core.errors import Overloaded, QueueFull
+from ..isolation.fair_threads import FairThreads
+
+T = TypeVar("T")
 
 DEFAULT_MAX_REQUESTS = 2048
 DEFAULT_MAX_TOKENS = 32 * 1024 * 1024
@@ -68,10 +74,18 @@ class QueueShare(Struct, frozen=True):
     name: the key; "" if all requests share one queue.
     weight: a key of weight 2 receives twice the service of one of weight 1 while both
         have requests waiting.
+    threads: those that all keys share; None if there is nothing to divide.
     """
 
     name: str = ""
     weight: float = 1.0
+    threads: FairThreads | None = None
+
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
+        """Run work that takes long in a thread, in the key's turn."""
+        if self.threads is None:
+            return await anyio.to_thread.run_sync(work)
+        return await self.threads.run(self.name, work)
 
 
 ONE_QUEUE = QueueShare()
@@ -178,6 +192,12 @@ class RequestQueue:
     slots: maximum requests that the engine runs at once; None if unknown.
     limits_concurrency: at most `slots` requests are passed to the engine; otherwise the
         engine has its own queue.
+    owner_tokens: tokens of one owner in an engine that works on all of its requests in
+        turns; the owner's next request is held until fewer are left. An owner's first
+        request is never held. None for engines that begin one request after another.
+    window_tokens: prompt tokens of owners' requests that may wait in the engine's own
+        queue, in which they are served in order of arrival; a prompt of any length may
+        wait there alone. None if there is no limit.
     """
 
     def __init__(
@@ -187,17 +207,22 @@ class RequestQueue:
         *,
         slots: int | None = None,
         limits_concurrency: bool = False,
+        owner_tokens: int | None = None,
+        window_tokens: int | None = None,
     ) -> None:
         self._max_requests = max_requests
         self._max_tokens = max_tokens
         self._slots = slots
         self._concurrency = slots if limits_concurrency else None
+        self._owner_tokens = owner_tokens
+        self._window_tokens = window_tokens
         self._owners: dict[str, _Owner] = {}
         # Sums over the owners, kept up to date since there can be thousands of owners.
         self._n_waiting = self._n_pending = self._n_present = 0
         self._n_arrived = self._n_running = self._n_ended = 0
         # In the order in which they were passed to the engine.
         self._dispatched: dict[QueuedRequest, None] = {}
+        self._dispatched_tokens = 0
         self._fast_rejections = 0
         self.rejections = {"max_num_queued_reqs": 0, "max_num_queued_tokens": 0}
         """Number of rejected requests, by vLLM's name of the limit."""
@@ -208,6 +233,11 @@ class RequestQueue:
         """
         self.waiting_tokens = 0
         """Prompt tokens of the requests that do not run yet."""
+
+    @property
+    def n_running(self) -> int:
+        """Number of requests that the engine works on."""
+        return self._n_running
 
     @property
     def n_held(self) -> int:
@@ -271,7 +301,7 @@ class RequestQueue:
         if request.state is _State.DISPATCHED:
             self._leave_pending(request)
             request.state = _State.RUNNING
-            del self._dispatched[request]
+            self._leave_engine_queue(request)
             self._n_running += 1
             if self._n_waiting:
                 self._window += 1
@@ -293,7 +323,7 @@ class RequestQueue:
                 self._leave_pending(request)
             case _State.DISPATCHED:
                 self._leave_pending(request)
-                del self._dispatched[request]
+                self._leave_engine_queue(request)
             case _State.RUNNING:
                 self._measure_capacity()
                 self._n_running -= 1
@@ -324,6 +354,10 @@ class RequestQueue:
         request.owner.pending_tokens -= request.tokens
         self.waiting_tokens -= request.tokens
 
+    def _leave_engine_queue(self, request: QueuedRequest) -> None:
+        del self._dispatched[request]
+        self._dispatched_tokens -= request.tokens
+
     def _dispatch(self) -> None:
         """Pass as many requests to the engine as the limits allow."""
         while self._n_waiting and (
@@ -343,17 +377,34 @@ class RequestQueue:
                     return
             # Requests without an owner take no turns, so the engine's own order suits
             # them and none is held here.
-            if owner.name and len(self._dispatched) >= self._compute_window():
-                return
+            if owner.name and self._fills_window(owner):
+                owner = min(
+                    (other for other in owners if not self._fills_window(other)),
+                    key=_get_turn,
+                    default=None,
+                )
+                if owner is None:
+                    return
             request = owner.waiting.pop(0)
             self._n_waiting -= 1
             request.state = _State.DISPATCHED
             request.n_ended = self._n_ended
             self._dispatched[request] = None
+            self._dispatched_tokens += request.tokens
             # Service is counted at dispatch: if it were counted at the end, an owner
             # could have any number of requests dispatched before that.
             owner.serve(max(1, request.tokens))
             request.wake()
+
+    def _fills_window(self, owner: _Owner) -> bool:
+        """Whether no more of the owner's requests may be passed to the engine for now."""
+        is_full = len(self._dispatched) >= self._compute_window() or (
+            self._window_tokens is not None and self._dispatched_tokens >= self._window_tokens
+        )
+        if self._owner_tokens is None:
+            return is_full
+        tokens = [request.tokens for request in self._dispatched if request.owner is owner]
+        return bool(tokens) and (is_full or sum(tokens) >= self._owner_tokens)
 
     def _compute_window(self) -> int:
         """Return how many requests may wait in the engine's own queue: at most half, so

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-import anyio.to_thread
-
 from ..core.encoder_requests import (
     EmbeddingInfo,
     Embeddings,
@@ -79,13 +77,15 @@ async def score_pairs(
         embeddings = await run_in_turn(
             model, queue_share, tokens, lambda: encoder.embed_texts(text_request)
         )
-        return await anyio.to_thread.run_sync(
-            _compute_similarities, embeddings, len(request.queries), Similarity.COSINE
+        return await queue_share.run_in_thread(
+            lambda: _compute_similarities(embeddings, len(request.queries), Similarity.COSINE)
         )
     if isinstance(backend := model.backend, ScorerBackend):
         limit = backend.engine.max_tokens
         _check_lengths(backend.tokenizer, request, limit)
-        pairs = await _run_encoding(lambda: _encode_pairs(backend, request, limit), request)
+        pairs = await _run_encoding(
+            lambda: _encode_pairs(backend, request, limit), request, queue_share
+        )
         score_request = ScoreRequest(model.name, pairs, request.activation)
         tokens = sum(len(pair.ids) for pair in pairs)
         return await run_in_turn(
@@ -98,14 +98,16 @@ async def score_pairs(
     _check_lengths(tokenizer, request, limit)
     # Each text is embedded once, however many pairs it is in.
     info = embedder.embedding_info
-    inputs = await _run_encoding(lambda: _encode_texts(tokenizer, request, info), request)
+    inputs = await _run_encoding(
+        lambda: _encode_texts(tokenizer, request, info), request, queue_share
+    )
     # Cosines are computed from any length; the other functions need the model's own.
     embed_request = EmbedRequest(model.name, inputs)
     embeddings = await run_in_turn(
         model, queue_share, sum(map(len, inputs)), lambda: embedder.embed(embed_request)
     )
-    return await anyio.to_thread.run_sync(
-        _compute_similarities, embeddings, len(request.queries), info.similarity
+    return await queue_share.run_in_thread(
+        lambda: _compute_similarities(embeddings, len(request.queries), info.similarity)
     )
 
 
@@ -282,7 +284,7 @@ def _build_too_long_error(limit: int, tokens: int, name: str, index: int) -> Con
     return ContextTooLong(limit=limit, prompt=tokens, param=f"{name}[{index}]")
 
 
-async def _run_encoding(encode: Callable[[], T], request: TextPairs) -> T:
+async def _run_encoding(encode: Callable[[], T], request: TextPairs, queue_share: QueueShare) -> T:
     """Run `encode`, in a thread unless the request's texts are short."""
     size = sum(map(len, request.queries)) + sum(map(len, request.documents))
-    return encode() if size <= MAX_INLINE_INPUT_CHARS else await anyio.to_thread.run_sync(encode)
+    return encode() if size <= MAX_INLINE_INPUT_CHARS else await queue_share.run_in_thread(encode)

@@ -21,6 +21,7 @@ from .engine_backends import (
     ScorerBackend,
     TextEncoderBackend,
     TokenBackend,
+    TranscriberBackend,
 )
 from .engine_progress import Progress
 from .lora_adapters import Adapters
@@ -149,7 +150,7 @@ class ServedModel:
         match self.backend:
             case TokenBackend() | EventBackend():
                 return self.backend.engine.capabilities
-            case EmbedderBackend() | ScorerBackend() | TextEncoderBackend():
+            case EmbedderBackend() | ScorerBackend() | TextEncoderBackend() | TranscriberBackend():
                 return Capabilities()
 
     @property

@@ -164,23 +164,17 @@ class TokenRun:
             output, WeightVersionSet | Sampled | Ended
         ):
             self._pending_outputs.append(output)
-            return []
+            # The prompt's logprobs come before the end of the first sequence, unless it
+            # has never run.
+            has_run = not isinstance(output, Ended) or output.id != self.id
+            return [] if has_run else self._handle_pending(None)
         match output:
             case Sampled(id, token, logprobs):
                 return self._handle_token(self._find_choice(id), token, logprobs)
             case Scheduled():
                 return self._handle_scheduled(output)
             case PromptLogprobs(_, scores):
-                pending = self._pending_outputs or []
-                self._pending_outputs = None
-                return [
-                    *self._build_prompt_events(scores),
-                    *(
-                        event
-                        for pending_output in pending
-                        for event in self._handle_output(pending_output)
-                    ),
-                ]
+                return self._handle_pending(scores)
             case Failed() | Rejected() if self.has_ended:
                 # The response is complete. The engine has failed before it handled the
                 # abort of a stop string.
@@ -199,30 +193,45 @@ class TokenRun:
                 self._find_choice(id).record_weight_change(version)
         return []
 
+    def _handle_pending(self, scores: Sequence[TokenLogprob | None] | None) -> list[Event]:
+        """Handle the outputs that wait for the prompt's logprobs. scores: None if there
+        are none.
+        """
+        pending = self._pending_outputs or []
+        self._pending_outputs = None
+        events = [] if self._has_started else [self._start()]
+        events += self._build_prompt_events(scores)
+        return [
+            *events,
+            *(event for output in pending for event in self._handle_output(output)),
+        ]
+
     def _handle_scheduled(self, scheduled: Scheduled) -> list[Event]:
         if self._has_started:
             return []
-        self._has_started = True
         self._cached_tokens = scheduled.cached_tokens
         self._written_tokens = scheduled.written_tokens
-        if self._place is not None:
-            self._place.start()
-        edited = () if self._job is None else self._job.applied_edits
-        events: list[Event] = [
-            Started(
-                self._prompt_tokens,
-                self._cached_tokens,
-                len(self._choices),
-                edited=edited,
-                written_tokens=self._written_tokens,
-                elapsed=scheduled.elapsed,
-            )
-        ]
+        events: list[Event] = [self._start(scheduled.elapsed)]
         if self._pending_outputs is None:
             events += self._build_prompt_events(None)
             if self._generates_nothing:
                 events += self._finish_empty()
         return events
+
+    def _start(self, elapsed: float = 0.0, *, ends_empty: bool = False) -> Event:
+        """Start the response. elapsed: as of `Scheduled`."""
+        self._has_started = True
+        if self._place is not None:
+            self._place.start()
+        return Started(
+            self._prompt_tokens,
+            self._cached_tokens,
+            len(self._choices),
+            edited=() if self._job is None else self._job.applied_edits,
+            written_tokens=self._written_tokens,
+            elapsed=elapsed,
+            ends_empty=ends_empty,
+        )
 
     def _build_prompt_events(self, scores: Sequence[TokenLogprob | None] | None) -> list[Event]:
         """Build the prompt's events, if the client requests them. Releases the job's
@@ -271,6 +280,13 @@ class TokenRun:
         choice = self._find_choice(ended.id)
         if choice.pipeline.has_finished:
             return []
+        start: list[Event] = []
+        if not self._has_started:
+            # It has ended in the engine's queue.
+            job = self._job
+            returns_prompt = job is not None and job.returns_prompt
+            start.append(self._start(ends_empty=len(self._choices) == 1 and not returns_prompt))
+            start += self._build_prompt_events(None)
         # OpenAI's and vLLM's `stop_reason` is null for the end of the turn, and names
         # only stops that the request set.
         reason = ended.reason
@@ -283,7 +299,7 @@ class TokenRun:
         # Engines know one limit, which the pipeline has computed from two.
         if reason is FinishReason.LENGTH:
             reason = self._limit_reason
-        return self._finish_choice(choice, reason, stop, ended.kv_transfer_params)
+        return start + self._finish_choice(choice, reason, stop, ended.kv_transfer_params)
 
     def _finish_choice(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..core.answer_size import AnswerSize
-from ..core.events import Event, Finished, Started, Usage
+from ..core.events import Finished, Started, Usage
 
 ESTIMATE_WARNING = (
     "usage is an estimate from the text: the model's server has not reported all token counts"
@@ -16,6 +16,8 @@ class UsageCompletion:
     """Estimates the token counts of one prompt's answer where its engine knows none.
 
     prompt_tokens: an estimate of the prompt's tokens.
+    size: the answer's size so far; the engine's events are added to it, before any
+        parser.
     """
 
     def __init__(self, prompt_tokens: int) -> None:
@@ -33,10 +35,6 @@ class UsageCompletion:
             )
         self._started = started
         return started
-
-    def add(self, event: Event) -> None:
-        """Add an event of the engine, before any parser."""
-        self.size.add(event)
 
     def finish(self, usage: Usage) -> Finished:
         """Return the end of the answer, with estimates of the unknown counts and then a

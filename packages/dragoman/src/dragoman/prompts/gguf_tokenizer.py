@@ -7,10 +7,13 @@ llama.cpp, since a GGUF file does not describe its tokenizer completely.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
 
+import numpy as np
 from msgspec import Struct
 
+from .token_pairs import find_token_pairs
 from .tokenizer_file import TokenizerError, TokenizerPart, split_merge
 
 _UNKNOWN = 2
@@ -258,52 +261,62 @@ def _build_wordpiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
 
 
 def _build_bpe(
-    vocabulary: GgufVocabulary, merges: list[tuple[str, str]], **options: object
+    vocabulary: GgufVocabulary, merges: Sequence[tuple[str, str]], **options: object
 ) -> dict[str, Any]:
     words = {name: id for id, name in enumerate(vocabulary.tokens)}
     return {"type": "BPE", "vocab": words, "merges": merges, **options}
 
 
-def _order_merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
+class _Merges(Sequence[tuple[str, str]]):
+    """Pairs of tokens by id. Half a million tuples would take more time to build, and to
+    traverse in each garbage collection, than all else in a vocabulary.
+    """
+
+    def __init__(self, tokens: tuple[str, ...], lefts: list[int], rights: list[int]) -> None:
+        self._tokens = tokens
+        self._lefts = lefts
+        self._rights = rights
+
+    def __len__(self) -> int:
+        return len(self._lefts)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        get_token = self._tokens.__getitem__
+        return zip(map(get_token, self._lefts), map(get_token, self._rights), strict=True)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[str, str]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[tuple[str, str]]: ...
+    def __getitem__(self, index: int | slice) -> tuple[str, str] | Sequence[tuple[str, str]]:
+        if isinstance(index, slice):
+            return _Merges(self._tokens, self._lefts[index], self._rights[index])
+        return self._tokens[self._lefts[index]], self._tokens[self._rights[index]]
+
+
+def _order_merges_by_score(vocabulary: GgufVocabulary) -> Sequence[tuple[str, str]]:
     """Return all possible merges by score, as SentencePiece merges the pair whose token
     has the highest score.
 
     Of two pairs that form the same token, the one with the likelier parts comes first.
     """
-    ordinary_ids = {
+    ids = {
         name: id
         for id, name in enumerate(vocabulary.tokens)
-        if not vocabulary.kinds or vocabulary.kinds[id] not in (_UNKNOWN, _CONTROL, _UNUSED)
+        if name
+        and (not vocabulary.kinds or vocabulary.kinds[id] not in (_UNKNOWN, _CONTROL, _UNUSED))
     }
+    if not ids:
+        return []
     # GGUF has scores instead of merges; the order of all possible merges by score gives
     # the same result. Without scores all are equal, as in llama.cpp.
-    pairs_by_score: dict[float, list[tuple[int, int]]] = {}
-    # In alphabetical order the tokens that begin a token come before it, so that they
-    # are found without trying each of its prefixes.
-    beginnings: list[str] = []
-    for name in sorted(filter(None, ordinary_ids)):
-        while beginnings and not name.startswith(beginnings[-1]):
-            beginnings.pop()
-        pairs = [
-            (ordinary_ids[left], right)
-            for left in beginnings
-            if (right := ordinary_ids.get(name[len(left) :])) is not None
-        ]
-        if pairs:
-            score = vocabulary.scores[ordinary_ids[name]] if vocabulary.scores else 0.0
-            if score in pairs_by_score:
-                pairs_by_score[score] += pairs
-            else:
-                pairs_by_score[score] = pairs
-        beginnings.append(name)
-    ordered: list[tuple[int, int]] = []
-    for score in sorted(pairs_by_score, reverse=True):
-        pairs = pairs_by_score[score]
-        if len(pairs) > 1:
-            pairs.sort()
-        ordered += pairs
-    tokens = vocabulary.tokens
-    return [(tokens[left], tokens[right]) for left, right in ordered]
+    pairs = find_token_pairs(tuple(ids))
+    id_array = np.fromiter(ids.values(), np.int64, len(ids))
+    lefts = id_array[pairs.lefts]
+    rights = id_array[pairs.rights]
+    scores = np.array(vocabulary.scores or [0.0] * len(vocabulary.tokens))
+    order = np.lexsort((rights, lefts, -scores[id_array[pairs.wholes]]))
+    return _Merges(vocabulary.tokens, lefts[order].tolist(), rights[order].tolist())
 
 
 def _build_post_processor(

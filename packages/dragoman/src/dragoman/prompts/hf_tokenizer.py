@@ -16,7 +16,8 @@ import msgspec
 import tokenizers
 from tokenizers import models
 
-from ..core.errors import RequestError
+from ..core.errors import EngineError, RequestError
+from ..core.rust_panics import convert_panics
 from .control_tokens import ControlTokens
 from .encoding_cache import EncodingCache
 from .token_replay import SampledPrefixes
@@ -30,6 +31,7 @@ from .tokenizer_file import (
     can_share_model,
     can_spell_controls,
     disable_prepending,
+    find_model_type,
     hide_controls,
     merge_added_tokens,
     parse_tokenizer,
@@ -145,7 +147,12 @@ class HfTokenizer:
         self._encoding_cache = EncodingCache()
         self._special_tokens = MappingProxyType({token.content: token.id for token in added_tokens})
         self._special_ids = frozenset(token.id for token in added_tokens if token.special)
-        vocabulary: dict[str, int] = self._full_tokenizer.get_vocab(with_added_tokens=True)
+        model_data = tokenizer_data["model"]
+        vocabulary: dict[str, int] = (
+            model_data["vocab"]
+            if find_model_type(model_data) == "BPE"
+            else self._full_tokenizer.get_vocab(with_added_tokens=True)
+        )
         byte_table = [b""] * (
             max([-1, *vocabulary.values(), *(token.id for token in added_tokens)]) + 1
         )
@@ -160,8 +167,9 @@ class HfTokenizer:
         # Detect the wrapping by encoding two short texts: ids that belong to neither
         # are special.
         tokenizer = self._full_tokenizer
-        single_encoding: tokenizers.Encoding = tokenizer.encode("a")
-        pair_encoding: tokenizers.Encoding = tokenizer.encode("a", "a")
+        with convert_panics(_build_loading_error):
+            single_encoding: tokenizers.Encoding = tokenizer.encode("a")
+            pair_encoding: tokenizers.Encoding = tokenizer.encode("a", "a")
         prefix, suffix = _split_around(single_encoding.ids, single_encoding.sequence_ids, 0)
         pair_prefix, pair_rest = _split_around(pair_encoding.ids, pair_encoding.sequence_ids, 0)
         pair_separator, pair_suffix = _split_around(
@@ -276,7 +284,8 @@ class HfTokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         known_ids = [id for id in ids if 0 <= id < len(self._byte_table)]
-        return self._full_tokenizer.decode(known_ids, skip_special_tokens=skip_special_tokens)
+        with convert_panics(_build_decoding_error):
+            return self._full_tokenizer.decode(known_ids, skip_special_tokens=skip_special_tokens)
 
     def _find_control_spans(self, text: str) -> Iterator[tuple[int, int, int]]:
         """Yield (start, end, id) of each control token; the span includes the blanks
@@ -383,28 +392,35 @@ def _build_tokenizer(
     Raises: TokenizerError.
     """
     try:
-        model = model or _build_bpe(data["model"])
-        if model is None:
-            return tokenizers.Tokenizer.from_str(msgspec.json.encode(data).decode())
-        no_tokens: list[AddedToken] = []
-        frame = data | {"added_tokens": no_tokens, "model": _EMPTY_MODEL}
-        tokenizer = tokenizers.Tokenizer.from_str(msgspec.json.encode(frame).decode())
-        tokenizer.model = model  # pyright: ignore[reportAttributeAccessIssue]
-        added = [
-            tokenizers.AddedToken(
-                token.content,
-                single_word=token.single_word,
-                lstrip=token.lstrip,
-                rstrip=token.rstrip,
-                normalized=token.normalized,
-                special=token.special,
-            )
-            for token in read_added_tokens(data)
-        ]
-        # All at once, since each call builds the index of all added tokens again.
-        tokenizer.add_tokens(added)  # pyright: ignore[reportUnknownMemberType]
+        with convert_panics(_build_loading_error):
+            return _assemble(data, model)
+    except TokenizerError:
+        raise
     except Exception as error:  # the library raises bare Exception
         raise TokenizerError(f"tokenizer.json: {error}") from error
+
+
+def _assemble(data: TokenizerPart, model: models.Model | None) -> tokenizers.Tokenizer:
+    model = model or _build_bpe(data["model"])
+    if model is None:
+        return tokenizers.Tokenizer.from_str(msgspec.json.encode(data).decode())
+    no_tokens: list[AddedToken] = []
+    frame = data | {"added_tokens": no_tokens, "model": _EMPTY_MODEL}
+    tokenizer = tokenizers.Tokenizer.from_str(msgspec.json.encode(frame).decode())
+    tokenizer.model = model  # pyright: ignore[reportAttributeAccessIssue]
+    added = [
+        tokenizers.AddedToken(
+            token.content,
+            single_word=token.single_word,
+            lstrip=token.lstrip,
+            rstrip=token.rstrip,
+            normalized=token.normalized,
+            special=token.special,
+        )
+        for token in read_added_tokens(data)
+    ]
+    # All at once, since each call builds the index of all added tokens again.
+    tokenizer.add_tokens(added)  # pyright: ignore[reportUnknownMemberType]
     return tokenizer
 
 
@@ -482,14 +498,33 @@ def _build_scanner(controls: Sequence[AddedToken]) -> tuple[tokenizers.Tokenizer
 def _encode(
     tokenizer: tokenizers.Tokenizer, text: str, add_special_tokens: bool
 ) -> tokenizers.Encoding:
+    """Encode a text.
+
+    Raises:
+        RequestError: the text is not valid Unicode, or the tokenizer cannot encode it:
+            a pattern in the file gives up after too many attempts.
+    """
     try:
-        if len(text) > MAX_UNSHARED_CHARS:
-            # encode_batch releases the GIL, encode does not.
-            return tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0]
-        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        with convert_panics(_build_encoding_error):
+            if len(text) > MAX_UNSHARED_CHARS:
+                # encode_batch releases the GIL, encode does not.
+                return tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+            return tokenizer.encode(text, add_special_tokens=add_special_tokens)
     except (TypeError, UnicodeEncodeError) as error:
         if any("\ud800" <= char <= "\udfff" for char in text):
             raise RequestError(
                 "The text is not valid Unicode: it contains an unpaired surrogate."
             ) from error
         raise error
+
+
+def _build_loading_error() -> TokenizerError:
+    return TokenizerError("tokenizer.json: the tokenizers library fails on it")
+
+
+def _build_encoding_error() -> RequestError:
+    return RequestError("The model's tokenizer cannot encode this text.")
+
+
+def _build_decoding_error() -> EngineError:
+    return EngineError("The model's tokenizer cannot decode its tokens.")

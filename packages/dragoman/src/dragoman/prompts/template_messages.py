@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from ..core.errors import RequestError, Unsupported
+from ..core.errors import Unsupported
 from ..core.json_types import JsonObject, JsonValue
 from ..core.message import (
     Audio,
@@ -26,6 +26,7 @@ from ..core.message import (
     Tool,
     ToolCall,
     ToolResult,
+    build_misplaced_error,
 )
 from .json_values import InvalidJson, decode
 from .template import TemplateFeatures
@@ -274,14 +275,8 @@ class _MessageConverter:
                         f"This model does not support {kind} input.", param="messages"
                     )
                 return {"type": kind}
-            case ToolCall():
-                raise RequestError(
-                    "Only an assistant message can contain tool calls.", param="messages"
-                )
-            case ToolResult():
-                raise RequestError(
-                    "An assistant message cannot contain tool results.", param="messages"
-                )
+            case ToolCall() | ToolResult():
+                raise build_misplaced_error(part)
 
     def _convert_call(self, call: ToolCall) -> JsonObject:
         if self._features.needs_string_arguments:

@@ -8,9 +8,10 @@ text would be tokenized differently than in training.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +26,8 @@ TokenizerPart = dict[str, Any]
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
+_MAX_GROWTH = 256
+"""Real normalizers replace a space by one character, or a quotation mark by two."""
 _SEQUENCES = ("normalizers", "pretokenizers", "decoders")
 
 
@@ -70,7 +73,26 @@ def parse_tokenizer(content: bytes | str | TokenizerPart) -> TokenizerPart:
         raise TokenizerError(f"tokenizer.json is not JSON: {error}") from error
     if not isinstance(data.get("model"), dict):
         raise TokenizerError("tokenizer.json has no model")
+    growth = _compute_growth(data.get("normalizer"))
+    if growth > _MAX_GROWTH:
+        raise TokenizerError(
+            f"tokenizer.json: its normalizers can make a text {growth} times as long; at most "
+            f"{_MAX_GROWTH} is accepted"
+        )
     return data
+
+
+def _compute_growth(normalizer: object) -> int:
+    """Return the factor by which replacements can lengthen a text. Several multiply, and
+    the library aborts the process where memory ends.
+    """
+    match normalizer:
+        case {"type": "Sequence", "normalizers": list()}:
+            return math.prod(map(_compute_growth, cast("TokenizerPart", normalizer)["normalizers"]))
+        case {"type": "Replace", "content": str(content)}:
+            return max(1, len(content))
+        case _:
+            return 1
 
 
 def read_added_tokens(data: TokenizerPart) -> tuple[AddedToken, ...]:
@@ -148,10 +170,16 @@ def can_spell_controls(data: TokenizerPart, controls: Sequence[AddedToken]) -> b
         return any(name in names for name, _ in pieces)
     # With ignore_merges (Llama 3) a word that is in the vocabulary is one token without
     # any merge.
-    whole_words: dict[str, int] = (model.get("vocab") or {}) if model.get("ignore_merges") else {}
-    return not names.isdisjoint(whole_words) or not names.isdisjoint(
-        map("".join, read_merges(model))
-    )
+    words: dict[str, int] = model.get("vocab") or {}
+    if model.get("ignore_merges") and not names.isdisjoint(words):
+        return True
+    # A merge is of two tokens. Few names are, and merges are up to half a million.
+    joinable = {
+        name
+        for name in names
+        if any(name[:cut] in words and name[cut:] in words for cut in range(1, len(name)))
+    }
+    return bool(joinable) and not joinable.isdisjoint(map("".join, read_merges(model)))
 
 
 def can_share_model(data: TokenizerPart, controls: Sequence[AddedToken]) -> bool:
@@ -170,10 +198,10 @@ def can_share_model(data: TokenizerPart, controls: Sequence[AddedToken]) -> bool
     )
 
 
-def read_merges(model: TokenizerPart) -> list[tuple[str, str]]:
+def read_merges(model: TokenizerPart) -> Sequence[tuple[str, str]]:
     """Return the pairs that a BPE model merges, in order. Raises TokenizerError."""
-    merges: list[Any] = model.get("merges") or []
-    # JSON has no tuples: the whole list was built from a GGUF file.
+    merges: Sequence[Any] = model.get("merges") or []
+    # JSON has no tuples: the pairs were built from a GGUF file.
     if merges and isinstance(merges[0], tuple):
         return merges
     return [split_merge(merge) for merge in merges]

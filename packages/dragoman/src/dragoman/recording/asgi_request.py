@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from urllib.parse import quote
 
 import anyio
 import msgspec
@@ -16,6 +17,7 @@ from ..serving.host_header import check_host
 LifespanHook = Callable[[], Awaitable[None]]
 
 
+_ASCII = "".join(map(chr, range(0x21, 0x7F)))
 # Allows no web page of another origin.
 _NO_PAGES = CorsPolicy()
 
@@ -71,9 +73,20 @@ async def cancel_on_disconnect(receive: Receive, cancel_scope: anyio.CancelScope
 
 
 def read_raw_path(scope: Scope) -> str:
-    """Return the path as it was sent, percent-encoded."""
+    """Return the path as it was sent. A byte that is not ASCII is percent-encoded: no URL
+    may contain it, and it must not become a character with other bytes.
+    """
     # `raw_path` is optional in ASGI.
-    return (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
+    return _encode_bytes(scope.get("raw_path") or scope["path"].encode())
+
+
+def read_raw_query(scope: Scope) -> str:
+    """Return the query as it was sent, like `read_raw_path`."""
+    return _encode_bytes(scope["query_string"])
+
+
+def _encode_bytes(data: bytes) -> str:
+    return quote(data, safe=_ASCII)
 
 
 async def send_error(send: Send, status: int, message: str) -> None:

@@ -15,6 +15,7 @@ from .asgi_request import (
     cancel_on_disconnect,
     read_body,
     read_raw_path,
+    read_raw_query,
     run_lifespan,
     send_error,
     send_request_error,
@@ -115,9 +116,9 @@ class _ProxiedRequest:
         self._outcome: Literal["complete", "cut", "left"] = "left"
 
     async def forward(self, client: HttpTransport, upstream: str, send: Send) -> None:
-        query = self._scope["query_string"].decode("latin-1")
+        query = read_raw_query(self._scope)
         # Always below the upstream's URL: no path of a client can select another host.
-        path = read_raw_path(self._scope).lstrip("/") + (f"?{query}" if query else "")
+        path = read_raw_path(self._scope).removeprefix("/") + (f"?{query}" if query else "")
         # A `#` would begin a fragment, which is not sent.
         url = f"{upstream.rstrip('/')}/{path.replace('#', '%23')}"
         headers: RawHeaders = list(self._scope["headers"])
@@ -183,7 +184,7 @@ class _ProxiedRequest:
             at=self._offset,
             method=scope["method"],
             path=read_raw_path(scope),
-            query=redact_query(scope["query_string"].decode("latin-1")),
+            query=redact_query(read_raw_query(scope)),
             headers=filter_request_headers(_decode_headers(scope["headers"])),
             body=encode_data(redact_body(self._body)),
             status=self._status,

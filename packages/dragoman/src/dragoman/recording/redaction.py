@@ -79,9 +79,11 @@ def filter_response_headers(raw: Iterable[tuple[str, str]]) -> HeaderList:
 
 def redact_query(query: str) -> str:
     """Return the query with the values of `RECORDED_QUERY_PARAMETERS` only."""
-    pairs = parse_qsl(query, keep_blank_values=True)
+    # Bytes that are no UTF-8 stay what they are.
+    pairs = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")
     return urlencode(
-        [(name, value if name in RECORDED_QUERY_PARAMETERS else "") for name, value in pairs]
+        [(name, value if name in RECORDED_QUERY_PARAMETERS else "") for name, value in pairs],
+        errors="surrogateescape",
     )
 
 

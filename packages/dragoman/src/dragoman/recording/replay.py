@@ -17,6 +17,7 @@ from .asgi_request import (
     cancel_on_disconnect,
     read_body,
     read_raw_path,
+    read_raw_query,
     run_lifespan,
     send_error,
     send_request_error,
@@ -39,11 +40,9 @@ def hash_request(method: str, path: str, query: str, body: bytes) -> bytes:
     # Redacted as in the file: a hash of a secret's value would match no recorded
     # request.
     body = redact_body(body)
-    parts = [
-        method,
-        path,
-        urlencode(sorted(parse_qsl(redact_query(query), keep_blank_values=True))),
-    ]
+    # Bytes that are no UTF-8 stay what they are.
+    pairs = parse_qsl(redact_query(query), keep_blank_values=True, errors="surrogateescape")
+    parts = [method, path, urlencode(sorted(pairs), errors="surrogateescape")]
     try:
         # The order of fields and the white space differ between clients, and do not
         # matter.
@@ -112,7 +111,7 @@ class ReplayApp:
         # upstream's times.
         started_at = asyncio.get_running_loop().time()
         path = read_raw_path(scope)
-        key = self._build_key(scope["method"], path, scope["query_string"].decode("latin-1"), body)
+        key = self._build_key(scope["method"], path, read_raw_query(scope), body)
         exchanges = self._exchanges.get(key)
         if exchanges is None:
             await send_error(

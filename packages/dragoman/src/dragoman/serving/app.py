@@ -26,6 +26,7 @@ from ..pipeline.recent_prompts import RecentPrompts
 from ..pipeline.request_metrics import ModelMetrics
 from ..store import MemoryStore, Store
 from ..tenants import Counters, LocalCounters, Tenant
+from ..tools.interface import ToolServers
 from .access_policy import AccessPolicy
 from .auth import Access, Keyring
 from .body_memory import BodyMemoryBudget
@@ -51,6 +52,7 @@ from .responder import ResponseOutcome
 from .route import Handler, Operation, Route
 from .routes import batches, message_batches
 from .routes.responses.background import BackgroundRuns
+from .routes.responses.resumption import Resumption
 from .routes.responses.websocket import ResponsesWebSocket
 from .routes.table import Features, build_routes
 from .service import GenerationServices, Service
@@ -194,6 +196,7 @@ def build_asgi_app(
     tenants: Mapping[str, Tenant] | None = None,
     counters: Counters | None = None,
     telemetry: Telemetry | None = None,
+    tool_servers: ToolServers | None = None,
     metrics_exchange: MetricsExchange | None = None,
     keys_file: Path | None = None,
     keys_exchange: KeysExchange | None = None,
@@ -214,6 +217,7 @@ def build_asgi_app(
         keys.
     counters: count the use of the keys' limits; None counts in this process.
     telemetry: traces and metrics for OpenTelemetry; closed with the lifespan.
+    tool_servers: the servers whose tools this server calls; closed with the lifespan.
     metrics_exchange: adds the other workers of the server to `/metrics`; None if there
         are none.
     keys_file: the file of `tenants`, which is read again when it changes.
@@ -246,6 +250,7 @@ def build_asgi_app(
             default_model=models.default,
             drop_nonces=options.drop_agent_nonces,
             tokens_as_ids=options.return_tokens_as_token_ids,
+            hosted_tools=options.hosted_tools,
         ),
         sealer=Sealer(
             secret or secrets.token_bytes(32), VerificationMode(options.reasoning_verification)
@@ -265,12 +270,13 @@ def build_asgi_app(
         options=options,
         generation=generation,
         stream_monitor=StreamMonitor(options.timeouts),
-        body_budget=BodyMemoryBudget(options.max_inflight_body_bytes),
+        body_budget=BodyMemoryBudget(options.max_inflight_body_bytes, lambda: keyring.owners),
         tenancy=Tenancy(
             keyring, counters or LocalCounters(clock.monotonic), ledger, features.key_metrics, clock
         ),
         store=store,
         telemetry=telemetry,
+        tool_servers=tool_servers,
     )
     return _build_application(service, features, HttpMetrics(), requires_lifespan=requires_lifespan)
 
@@ -308,6 +314,10 @@ def _build_application(
     not_started = FallbackEndpoint(
         Access.PUBLIC, raise_not_started, routes, service, policy, http_metrics
     )
+    if service.store is not None and features.background is not None:
+        features.background.resume = Resumption(
+            service, service.store, features.background, features.conversation_locks
+        )
     client = InternalClient(service, routes)
     slots = FairLimiter(options.batch_concurrency)
     # Both kinds of batches share the slots: `batch_concurrency` limits all work that no
@@ -408,6 +418,8 @@ class Application:
         if scope["type"] == "lifespan":
             await serve_lifespan(self.lifespan(), receive, send)
             return
+        if self.keys is not None:
+            await self.keys.refresh()
         if self._proxies is not None:
             scope = _apply_forwarding(scope, self._proxies)
         # The path of a mounted application includes the prefix (`root_path` in ASGI

@@ -1,5 +1,5 @@
-"""Authentication by API key, with `Authorization: Bearer` or `x-api-key` on every
-route.
+"""Authentication by API key, with `Authorization: Bearer`, `x-api-key` or
+`x-goog-api-key` on every route.
 
 Each route declares the `Access` that it requires; it is never derived from the text of
 a URL.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -165,8 +165,12 @@ class Keyring:
         entry = self._tenants.get(owner)
         return entry[0] if entry is not None else owner[:12] or None
 
-    def authenticate(self, headers: Headers, access: Access) -> Caller:
+    def authenticate(
+        self, headers: Headers, access: Access, query_keys: Sequence[str] = ()
+    ) -> Caller:
         """Return the caller with these headers.
+
+        query_keys: the keys in the URL, on the routes of dialects that have them there.
 
         Raises:
             AuthenticationError: there is no valid key.
@@ -174,10 +178,12 @@ class Keyring:
         """
         if self.is_open:
             return ANONYMOUS
-        # Anthropic's SDK sends `x-api-key`, OpenAI's a bearer token, and a request may
-        # carry both. All values of both headers are read, so that a proxy and this
-        # server cannot disagree on the key.
-        keys = [key for key in headers.getlist("x-api-key") if key]
+        # Anthropic's SDK sends `x-api-key`, Google's `x-goog-api-key`, OpenAI's a bearer
+        # token, and a request may carry several. All values are read, so that a proxy and
+        # this server cannot disagree on the key.
+        names = ("x-api-key", "x-goog-api-key")
+        keys = [key for name in names for key in headers.getlist(name) if key]
+        keys += [key for key in query_keys if key]
         for value in headers.getlist("authorization"):
             scheme, _, key = value.partition(" ")
             if scheme.lower() == "bearer" and key.strip():
@@ -192,9 +198,7 @@ class Keyring:
             raise AuthenticationError(self._explain_rejection(keys) if keys else MISSING_KEY)
         if any(caller != known_callers[0] for caller in known_callers):
             # Two valid keys of different owners: the owner of the request is ambiguous.
-            raise AuthenticationError(
-                "`Authorization` and `x-api-key` carry the keys of two different owners."
-            )
+            raise AuthenticationError("The request carries the keys of two different owners.")
         if known_callers[0].is_monitor:
             raise PermissionDenied("This key has the role `metrics`: it may only read /metrics.")
         if access is Access.ADMIN and not known_callers[0].is_admin:

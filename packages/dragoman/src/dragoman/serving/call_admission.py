@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec.structs import replace
 
-from ..core.errors import RequestError
+from ..core.errors import RequestError, Unsupported
 from ..core.field_names import CORE_NAMES, FieldNames
 from ..core.request import Conversation, GenerateRequest
+from ..core.server_tools import RequestedServer, ToolList
 from ..core.trace_context import SpanContext
 from ..dialects.interfaces import GenerationCall, Header
 from ..pipeline.admit import AdmittedRun, admit
 from ..pipeline.request_preparation import TokenJob
 from ..pipeline.response_times import TimingsReport
 from ..pipeline.served_model import ServedModel
+from .approval_claims import ApprovalClaims
 from .auth import Caller
 from .call_observer import find_trace, observe_call
 from .client_warnings import collect_warnings
@@ -23,6 +27,8 @@ from .http_request import HttpRequest
 from .request_context import RequestContext, build_owner_files
 from .request_terms import build_terms
 from .tenancy import COMPLETIONS
+from .tool_journal import ToolJournal
+from .tool_loop import ToolCaller, ToolLoop, add_placeholders, list_server_tools
 
 BACKGROUND_PRIORITY_OFFSET = 2**32
 """Added to the priority of background requests, which keep their order among each
@@ -37,12 +43,15 @@ class AdmittedCall(msgspec.Struct, frozen=True):
     run: the admitted run with its batches of events.
     warnings: the fields that the parser and the engine ignore.
     field_names: the field names of the client's dialect, for warnings that come later.
+    tool_loop: the turns between which this server calls tools; None if there is one
+        turn.
     """
 
     header: Header
     run: AdmittedRun
     warnings: tuple[str, ...]
     field_names: FieldNames = CORE_NAMES
+    tool_loop: ToolLoop | None = None
 
 
 def build_header(context: RequestContext, call: GenerationCall) -> Header:
@@ -64,15 +73,61 @@ def build_header(context: RequestContext, call: GenerationCall) -> Header:
     )
 
 
-async def admit_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
+async def attach_server_tools(context: RequestContext, call: GenerationCall) -> GenerationCall:
+    """Return the call with the tools of its servers, which list them now.
+
+    Raises:
+        RequestError: a server cannot be used here.
+        ClientGone: the client has disconnected.
+    """
+    if call.with_tool_lists is None:
+        return call
+    check_tool_caller(context, call.unlisted)
+    return call.with_tool_lists(await list_requested_tools(context, call.unlisted))
+
+
+def check_tool_caller(context: RequestContext, servers: Sequence[RequestedServer]) -> None:
+    """Check that a client waits for the answer: a job makes its requests again after a
+    restart, and with them calls that cannot be undone.
+
+    Raises:
+        RequestError: no client waits.
+    """
+    if context.caller.is_background:
+        path = servers[0].path if servers else "tools"
+        raise Unsupported(
+            f"'{path}': tools of MCP servers are not supported in a batch, where their calls "
+            "could be made twice.",
+            param=path,
+        )
+
+
+async def list_requested_tools(
+    context: RequestContext, servers: Sequence[RequestedServer]
+) -> tuple[ToolList, ...]:
+    """List the tools of servers. Raises as `attach_server_tools`."""
+    work = list_server_tools(context.service.tool_servers, servers, context.caller.owner)
+    if isinstance(context, HttpRequest):
+        return await cancel_on_disconnect(context.on_disconnect, work)
+    return await work
+
+
+async def admit_call(
+    context: RequestContext,
+    call: GenerationCall,
+    header: Header,
+    journal: ToolJournal | None = None,
+) -> AdmittedCall:
     """Prepare and admit a call, record it in the request log, and remember its prompt
     for `explain`.
+
+    journal: the progress of an answer that can be continued.
 
     Raises:
         RequestError: the request is invalid.
         ClientGone: the client has disconnected.
     """
-    work = _prepare_and_observe(context, call, header)
+    work = _prepare_and_observe(context, call, header, journal or ToolJournal())
     if isinstance(context, HttpRequest) and any(map(_uses_workers, call.requests)):
         # Compiling a schema can take seconds, so it is cancelled if the client
         # disconnects.
@@ -100,13 +155,17 @@ def _uses_workers(request: GenerateRequest) -> bool:
 
 
 async def _prepare_and_observe(
-    context: RequestContext, call: GenerationCall, header: Header
+    context: RequestContext, call: GenerationCall, header: Header, journal: ToolJournal
 ) -> AdmittedCall:
     """Prepare the call within the limits of its key, and observe it until its end."""
     observer = await observe_call(context, header.model, COMPLETIONS, call.requests[0], header.id)
     trace = find_trace(context, observer)
     try:
-        admitted = await prepare_call(context, call, header, trace)
+        admitted = (
+            await prepare_call(context, call, header, trace)
+            if call.server_tools is None
+            else await _prepare_turns(context, call, header, trace, journal)
+        )
         batches = admitted.run.batches
         if observer is not None:
             observer.record_warnings(admitted.warnings)
@@ -130,6 +189,33 @@ async def _prepare_and_observe(
     if context.service.options.enable_per_request_metrics:
         batches.add_stage(TimingsReport(context.service.clock.monotonic))
     return admitted
+
+
+async def _prepare_turns(
+    context: RequestContext,
+    call: GenerationCall,
+    header: Header,
+    trace: SpanContext | None,
+    journal: ToolJournal,
+) -> AdmittedCall:
+    """Prepare a call whose tools this server calls, with the turns after its first."""
+    plan = call.server_tools
+    tool_servers = context.service.tool_servers
+    if plan is None or tool_servers is None:
+        return await prepare_call(context, call, header, trace)
+
+    async def prepare(request: GenerateRequest) -> AdmittedRun:
+        turn = replace(call, requests=(request,), warnings=(), unknown=())
+        return (await prepare_call(context, turn, header, trace)).run
+
+    (request,) = call.requests
+    first = replace(call, requests=(add_placeholders(request, plan),))
+    admitted = await prepare_call(context, first, header, trace)
+    owner = context.caller.owner
+    claims = ApprovalClaims(context.service.store, owner, context.service.clock.now)
+    caller = ToolCaller(tool_servers, plan, owner, claims, journal)
+    loop = ToolLoop(request, admitted.run, plan, caller, prepare, journal)
+    return replace(admitted, run=replace(admitted.run, batches=loop.batches), tool_loop=loop)
 
 
 async def prepare_call(

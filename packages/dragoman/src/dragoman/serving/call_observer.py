@@ -84,12 +84,16 @@ class CallObserver(Stage):
         if self._recent is not None:
             self._recent.warnings = warnings
 
-    def record_computation(self, prompt_tokens: int) -> None:
-        """Record that an embedding or a score has been computed."""
-        line = self.line
-        line.status = 200
-        line.prompt_tokens = prompt_tokens
-        line.queue_s = None
+    def record_computation(self, prompt_tokens: int, output_tokens: int = 0) -> None:
+        """Record that embeddings, scores or a transcript have been computed."""
+        self.line.status = 200
+        self.line.queue_s = None
+        self.record_tokens(prompt_tokens, output_tokens)
+
+    def record_tokens(self, prompt_tokens: int, output_tokens: int) -> None:
+        """Record the tokens so far, which the key is charged if the client leaves."""
+        self.line.prompt_tokens = prompt_tokens
+        self.line.output_tokens = output_tokens
 
     def __enter__(self) -> None:
         if self.account is not None:
@@ -162,7 +166,7 @@ async def observe_call(
 ) -> CallObserver | None:
     """Start to observe a call. Return None if no log, limit or telemetry needs it.
 
-    kind: COMPLETIONS or EMBEDDINGS.
+    kind: COMPLETIONS, EMBEDDINGS or TRANSCRIPTIONS.
     request, response_id: the request of a generation and the id of its response.
 
     Raises:

@@ -38,7 +38,9 @@ def collect_warnings(call: WarningSource, *, strict: bool) -> tuple[str, ...]:
 
 def reject_unknown_fields(unknown: tuple[str, ...], *, strict: bool) -> None:
     if strict and unknown:
-        raise RequestError(f"Unknown field `{unknown[0]}`.", param=unknown[0])
+        raise RequestError(
+            f"Unknown field `{unknown[0]}`.", param=unknown[0], code="unknown_parameter"
+        )
 
 
 def join_warnings(

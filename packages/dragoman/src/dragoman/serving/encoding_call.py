@@ -8,8 +8,10 @@ from typing import Any, Protocol, TypeVar
 
 import anyio.to_thread
 
+from ..core.encoder_requests import Embeddings, TextInputs
 from ..core.trace_context import SpanContext
 from ..dialects.interfaces import Header
+from ..pipeline.embedding import embed
 from ..pipeline.engine_timeout import limit_call_time
 from ..pipeline.served_model import ServedModel
 from .call_observer import find_trace, observe_call
@@ -85,6 +87,25 @@ async def run_computation(
         if observer is not None:
             observer.record_computation(result.prompt_tokens)
         return result
+
+
+async def embed_texts(
+    http: HttpRequest,
+    model: ServedModel,
+    texts: TextInputs,
+    dimensions: int | None,
+    normalize: bool | None = None,
+) -> Embeddings:
+    """Embed texts, see `embed`, while the model stays loaded."""
+    with model.keep_loaded():
+        share = find_queue_share(http)
+        return await run_computation(
+            http,
+            model,
+            lambda trace: embed(
+                model, texts, dimensions, normalize, queue_share=share, trace=trace
+            ),
+        )
 
 
 async def render_in_thread_if_large(write: Callable[[], bytes], numbers: int) -> bytes:

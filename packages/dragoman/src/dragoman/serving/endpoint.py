@@ -80,13 +80,16 @@ class Endpoint:
         browser_handler = self.route.browser_handler
         if browser_handler is not None and method in ("GET", "HEAD") and accepts_html(http.headers):
             return await browser_handler(http)
-        caller = policy.keyring.authenticate(http.headers, self.route.access)
+        parameter = self.route.envelope.key_parameter
+        keys = () if parameter is None else tuple(http.query.getlist(parameter))
+        caller = policy.keyring.authenticate(http.headers, self.route.access, keys)
         operation = operations.get("GET" if method == "HEAD" else method)
         if operation is None:
             allowed = (*operations, *(("HEAD",) if "GET" in operations else ()))
             message = f"{method} is not allowed on {self.route.path}; use {', '.join(operations)}."
             raise MethodNotAllowed(message, allowed=allowed)
         http.record.owner = caller.owner
+        http.body_memory.owner = caller.owner
         if policy.keyring.is_open:
             # Without keys there is nothing to restrict or to limit.
             http = msgspec.structs.replace(http, caller=caller)

@@ -74,6 +74,7 @@ def build_responder(
         stream=stream,
         warnings=known.body,
         render_warnings=render,
+        field_names=admitted.field_names,
     )
 
 

@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from msgspec import Struct
 
+from ..core.errors import DragomanError
 from ..core.events import Event, Finished, Started
+from ..core.field_names import CORE_NAMES, FieldNames
 from ..core.reply import ReplyBuilder
 from ..dialects.interfaces import Writer
 from ..pipeline.driver import BatchStream
@@ -45,12 +47,14 @@ class GenerationResponder(Responder):
         comment, which clients skip.
     render_warnings: called when the engine has reported warnings, in its `Started` or
         `Finished` event. None if the response cannot carry them.
+    field_names: the client's names for the fields in errors.
     """
 
     __slots__ = (
         "_awaits_start",
         "_batches",
         "_engine_warnings",
+        "_field_names",
         "_render_warnings",
         "_warnings",
         "_writer",
@@ -66,6 +70,7 @@ class GenerationResponder(Responder):
         stream: bool,
         warnings: bytes = b"",
         render_warnings: WarningRenderer | None = None,
+        field_names: FieldNames = CORE_NAMES,
     ) -> None:
         super().__init__(batches, writer, response_start, monitor, stream=stream)
         self._batches = batches
@@ -73,7 +78,12 @@ class GenerationResponder(Responder):
         self._warnings = warnings
         self._render_warnings = render_warnings
         self._awaits_start = render_warnings is not None
+        self._field_names = field_names
         self._engine_warnings: tuple[str, ...] = ()
+
+    async def _fail(self, error: DragomanError) -> None:
+        self._field_names.translate(error)
+        await super()._fail(error)
 
     def _produce(self) -> Awaitable[None]:
         return self._stream() if self._is_stream else self._collect()

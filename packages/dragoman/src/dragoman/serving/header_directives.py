@@ -15,6 +15,8 @@ from ..dialects.request_body import check_text
 
 _MAX_SESSION_ID = 1024
 """Characters of a session id; longer ones are truncated."""
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+"""Spellings of Go's strconv.ParseBool, which llm-d uses."""
 
 
 def apply_header_directives(request: GenerateRequest, headers: Headers) -> GenerateRequest:
@@ -23,14 +25,17 @@ def apply_header_directives(request: GenerateRequest, headers: Headers) -> Gener
     x-dragoman-reply, x-dragoman-fault: JSON directives for scriptable engines.
     x-data-parallel-rank: the engine core that a router selected, as in vLLM.
     x-session-id: the client's session.
+    x-cache-threshold-finish-reason: whether the request must end as if too little of it
+        were cached, as in llm-d-inference-sim.
     """
     reply = headers.get("x-dragoman-reply")
     fault = headers.get("x-dragoman-fault")
     rank = headers.get("x-data-parallel-rank")
     session = headers.get("x-session-id")
-    if reply is None and fault is None and rank is None and session is None:
+    ends = headers.get("x-cache-threshold-finish-reason", "") in _TRUE
+    if reply is None and fault is None and rank is None and session is None and not ends:
         return request
-    directives: dict[str, str | int] = {}
+    directives: dict[str, str | int] = {"cache_threshold_finish": True} if ends else {}
     for name, value in (("reply", reply), ("fault", fault)):
         if value is None:
             continue

@@ -12,10 +12,8 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope
 
 from ..core.errors import (
-    BudgetExhausted,
     DragomanError,
     MethodNotAllowed,
-    NotStarted,
     UnsupportedMediaType,
 )
 from ..dialects.field_errors import abbreviate
@@ -47,6 +45,8 @@ _IGNORED_QUERY_PARAMS = frozenset({"beta", "api-version"})
 """Query parameters that the SDKs of Anthropic and Azure add to every URL."""
 
 
+_FIELD_MASKS = ("x-goog-fieldmask",)
+"""Headers that ask for a part of an answer, as Google's parameter `fields` does."""
 _MAX_UNREAD = 16
 
 
@@ -90,12 +90,19 @@ class HttpRequest(msgspec.Struct, frozen=True):
         return TrackedQuery(self.query_string, read)
 
     def describe_unread_query(self) -> tuple[str, ...]:
-        """Return warnings for query parameters that the handler did not read."""
+        """Return warnings for query parameters that the handler did not read, and for
+        headers that say the same.
+        """
+        ignored = tuple(
+            f"{name!r} is ignored: answers have all fields"
+            for name in _FIELD_MASKS
+            if name in self.headers
+        )
         if not self.query_string:
-            return ()
+            return ignored
         read = self.record.read_query or frozenset[str]()
         unread = sorted(QueryParams(self.query_string).keys() - read - _IGNORED_QUERY_PARAMS)
-        return tuple(
+        return ignored + tuple(
             f"{abbreviate(name)} is ignored: unknown query parameter"
             for name in unread[:_MAX_UNREAD]
         )
@@ -202,7 +209,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
             # At least 1, because SDKs would retry at once after 0. Rounded up: an
             # earlier retry would be rejected too.
             headers.append((b"retry-after", str(max(1, ceil(error.retry_after))).encode()))
-        if isinstance(error, BudgetExhausted | NotStarted):
+        if not error.should_retry:
             # Otherwise OpenAI's and Anthropic's SDKs would retry the 429 or 500.
             headers.append((b"x-should-retry", b"false"))
         if error.status == 401:

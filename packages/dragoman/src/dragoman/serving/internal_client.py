@@ -64,7 +64,7 @@ class InternalClient:
             ignore_disconnect,
             b"",
             path,
-            BodyMemoryShare(service.body_budget),
+            BodyMemoryShare(service.body_budget, caller.owner),
         )
         try:
             result = await call_handler(route.operations["POST"].handler(http))

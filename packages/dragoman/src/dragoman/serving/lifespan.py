@@ -55,6 +55,8 @@ def build_lifespan(
                 stack.push_async_callback(asyncio.to_thread, service.telemetry.close)
             if service.generation.request_log is not None:
                 stack.push_async_callback(asyncio.to_thread, service.generation.request_log.close)
+            if service.tool_servers is not None:
+                stack.push_async_callback(service.tool_servers.close)
             await _open(stack, service.store)
             # Opened before the models: requests that end while the models stop are
             # still counted.

@@ -93,11 +93,10 @@ class MediaResolver:
         Raises as `resolve_request`.
         """
         # Most requests have no media.
-        prompts = [request.prompt for request in requests]
         if not any(
             [
-                isinstance(prompt, Conversation) and _list_media(prompt.messages)
-                for prompt in prompts
+                isinstance(request.prompt, Conversation) and _list_media(request.prompt.messages)
+                for request in requests
             ]
         ):
             return requests

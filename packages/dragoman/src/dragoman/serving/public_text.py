@@ -7,13 +7,15 @@ from re import Match
 
 _PATH = re.compile(
     r"""
-    (?P<quote>["'`])(?P<quoted>(?:file://)?(?:/|[A-Za-z]:[\\/]|\\\\)[^"'`\n]*)(?P=quote)
-    | (?<![\w/.~-])(?:file://)?(?:~/|/(?=[^\s/])|[A-Za-z]:[\\/](?!/)|\\\\)[^\s"'`<>,;:()\[\]]*
+    (?P<quote>["'`])(?P<quoted>(?:file://)?(?:~[\w.-]*/|/|[A-Za-z]:[\\/]|\\\\)[^"'`\n]*)(?P=quote)
+    | (?<![\w/.~-])(?:file://)?(?:~[\w.-]*/|/(?=[^\s/])|[A-Za-z]:[\\/](?!/)|\\\\)[^\s"'`<>,;:()\[\]]*
+      (?:[ ](?:[^\s"'`<>,;:()\[\]/\\]+[ ]){0,3}[^\s"'`<>,;:()\[\]/\\]+[/\\][^\s"'`<>,;:()\[\]]*)*
     """,
     re.VERBOSE,
 )
-"""An absolute path: within quotes it may contain spaces. The path of a URL follows its
-host, and is none.
+"""An absolute path: within quotes it may contain spaces. Without quotes, words of which the
+last one ends with a separator belong to it, for a folder may have spaces in its name; the
+last part is shown anyway. The path of a URL follows its host, and is none.
 """
 
 

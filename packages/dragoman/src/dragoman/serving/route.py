@@ -34,6 +34,22 @@ class RequestCost(StrEnum):
 Handler = Callable[[HttpRequest], Awaitable[HandlerResult]]
 
 
+def choose_by_headers(
+    is_theirs: Callable[[Mapping[str, str]], bool], theirs: Handler, others: Handler
+) -> Handler:
+    """Return the handler of a path that several vendors have.
+
+    is_theirs: whether the headers are those of one vendor's clients.
+    theirs: handles the requests of these clients.
+    others: handles all other requests.
+    """
+
+    async def handle(http: HttpRequest) -> HandlerResult:
+        return await (theirs if is_theirs(http.headers) else others)(http)
+
+    return handle
+
+
 class Operation(Struct, frozen=True):
     """One method of a route, with its description in the OpenAPI document.
 

@@ -13,6 +13,7 @@ from ..pipeline.model_registry import Models
 from ..pipeline.recent_prompts import RecentPrompts
 from ..pipeline.request_metrics import ModelMetrics
 from ..store import Store
+from ..tools.interface import ToolServers
 from .auth import Caller
 from .body_memory import BodyMemoryBudget
 from .clock import Clock, IdGenerator
@@ -106,6 +107,7 @@ class Service(Struct, frozen=True):
     tenancy: the API keys, with their limits and usage.
     store: None if storage is disabled.
     telemetry: None if nothing is traced.
+    tool_servers: the servers whose tools this server calls; None if there are none.
     """
 
     models: Models
@@ -118,6 +120,7 @@ class Service(Struct, frozen=True):
     tenancy: Tenancy
     store: Store | None = None
     telemetry: Telemetry | None = None
+    tool_servers: ToolServers | None = None
 
 
 def restrict_service(service: Service, caller: Caller) -> Service:

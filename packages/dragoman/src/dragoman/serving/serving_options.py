@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from ..core.server_tools import HostedTarget
 from ..dialects.interfaces import Profile
 from ..settings import ServingSettings
 from .cors import CorsPolicy
@@ -16,11 +19,13 @@ class ServingOptions(ServingSettings, frozen=True, kw_only=True):
     max_sockets: concurrent WebSockets.
     socket_lifetime: seconds after which a WebSocket is closed.
     ui: serve the page at `/ui`, and keep a summary of the last requests for it.
+    hosted_tools: as in `ReaderOptions`.
     """
 
     profile: Profile = Profile.OPENAI
     bind: str | None = "127.0.0.1"
     cors: CorsPolicy = CorsPolicy()
+    hosted_tools: Mapping[str, HostedTarget] = {}
     timeouts: StreamTimeouts = StreamTimeouts()
     max_sockets: int = 1024
     socket_lifetime: float = 3600.0

@@ -19,6 +19,7 @@ import msgspec
 
 from ..core.errors import BudgetExhausted, RateLimited
 from ..dialects.rate_limit_headers import RateLimitState
+from ..isolation.fair_threads import FairThreads
 from ..pipeline.request_queue import ONE_QUEUE, QueueShare
 from ..tenants import Counters, Demand, Tenant
 from ..tenants.shared_counters import SharedCounters
@@ -35,6 +36,7 @@ DAY = "day"
 MONTH = "month"
 COMPLETIONS = "completions"
 EMBEDDINGS = "embeddings"
+TRANSCRIPTIONS = "audio_transcriptions"
 """Kinds of usage, as in OpenAI's usage routes."""
 READS_PER_REQUEST = 10
 MIN_READS = 60
@@ -59,6 +61,7 @@ class Tenancy:
         self.metrics = metrics
         self.counters = counters
         self._clock = clock
+        self._threads = FairThreads()
         if isinstance(counters, SharedCounters):
             metrics.shared_counters = counters
 
@@ -69,13 +72,13 @@ class Tenancy:
         if self.keyring.n_owners < 2:
             return ONE_QUEUE
         tenant = self.keyring.find_tenant(owner)
-        return QueueShare(owner, 1.0 if tenant is None else tenant.weight)
+        return QueueShare(owner, 1.0 if tenant is None else tenant.weight, self._threads)
 
     async def admit(self, caller: Caller, model: str, kind: str) -> CallAccount | None:
         """Admit a call to a model, and return its account; None if the server has no
         keys and so counts nothing.
 
-        kind: `completions` or `embeddings`.
+        kind: COMPLETIONS, EMBEDDINGS or TRANSCRIPTIONS.
 
         Raises:
             AuthenticationError: the key was revoked while its connection or job was
@@ -93,8 +96,8 @@ class Tenancy:
         if tenant is not None:
             demands = self._build_demands(tenant)
             # Shared counters are asked once, when the prompt tokens are known; or now
-            # if the last known state would reject the call. For embeddings the tokens
-            # are known only at the end.
+            # if the last known state would reject the call. For embeddings and
+            # transcriptions the tokens are known only at the end.
             waits_for_prompt = (
                 self.counters.is_shared
                 and tenant.tokens_per_minute is not None

@@ -54,19 +54,8 @@ async def store_upload(
 ) -> FileObject:
     """Store an upload in chunks. The file becomes visible when it is complete."""
     store = require_store(http)
-    media_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "multipart/form-data":
-        raise UnsupportedMediaType("Send the file as `Content-Type: multipart/form-data`.")
-    # Decompression would need a limit of its own, and SDKs send files as they are.
-    if http.headers.get("content-encoding", "identity") != "identity":
-        raise UnsupportedMediaType("File uploads cannot have a Content-Encoding.")
-    try:
-        # A few small fields besides one file: more parts would only cost memory.
-        form = await _FormParser(
-            http.headers, _receive_chunks(http), max_files=1, max_fields=8
-        ).parse()
-    except (MultiPartException, MultipartParseError, KeyError, ValueError) as error:
-        raise RequestError("The body is not a valid form of one file and its fields.") from error
+    # A few small fields besides one file: more parts would only cost memory.
+    form = await read_form(http, http.service.options.max_file_bytes, max_fields=8)
     try:
         description = describe(form)
         created = int(http.service.clock.now())
@@ -101,6 +90,28 @@ async def store_upload(
     complete_file = msgspec.structs.replace(file, bytes=size)
     await store.commit(Replace(put.key, PROCESSED, msgspec.json.encode(complete_file)))
     return complete_file
+
+
+async def read_form(http: HttpRequest, max_bytes: int, *, max_fields: int) -> FormData:
+    """Read a multipart form of one file and its fields, which must be closed.
+
+    Raises:
+        UnsupportedMediaType: the body is no form, or compressed.
+        BodyTooLarge: the body exceeds `max_bytes`.
+        RequestError: the form is malformed or truncated, or has more parts.
+        ClientGone: the client disconnected.
+    """
+    media_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "multipart/form-data":
+        raise UnsupportedMediaType("Send the file as `Content-Type: multipart/form-data`.")
+    # Decompression would need a limit of its own, and SDKs send files as they are.
+    if http.headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedMediaType("File uploads cannot have a Content-Encoding.")
+    chunks = _receive_chunks(http, max_bytes)
+    try:
+        return await _FormParser(http.headers, chunks, max_files=1, max_fields=max_fields).parse()
+    except (MultiPartException, MultipartParseError, KeyError, ValueError) as error:
+        raise RequestError("The body is not a valid form of one file and its fields.") from error
 
 
 class _FormParser(MultiPartParser):
@@ -139,14 +150,13 @@ class _FormParser(MultiPartParser):
         super().on_header_end()
 
 
-async def _receive_chunks(http: HttpRequest) -> AsyncGenerator[bytes]:
+async def _receive_chunks(http: HttpRequest, limit: int) -> AsyncGenerator[bytes]:
     """Yield the body as it arrives.
 
     Raises:
-        BodyTooLarge: the body exceeds `max_file_bytes`.
+        BodyTooLarge: the body has more than `limit` bytes.
         ClientGone: the client disconnected.
     """
-    limit = http.service.options.max_file_bytes
     size = 0
     while True:
         message = await http.receive()

@@ -41,7 +41,8 @@ class UsageKey(Struct, frozen=True, order=True):
 
     owner: owner of the key, as in the store.
     name: the key's display name.
-    kind: `completions` or `embeddings`, as in OpenAI's usage routes.
+    kind: `completions`, `embeddings` or `audio_transcriptions`, as in OpenAI's usage
+        routes.
     model: name of the model.
     is_batch: no client waited for the response.
     """

@@ -244,6 +244,25 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
             metavar="FILE",
         ),
     ] = None
+    tools_file: Annotated[
+        str | None,
+        Option(
+            "Access",
+            "YAML file of the MCP servers whose tools this server calls, and of the URLs of MCP "
+            "servers that clients may name. By default tools of type `mcp` are rejected.",
+            metavar="FILE",
+        ),
+    ] = None
+    hosted_tool: Annotated[
+        tuple[str, ...],
+        Option(
+            "Access",
+            "A hosted tool of Responses and Messages and the tool that runs it here: `web_search` "
+            "or `code_interpreter`, an MCP server of --tools-file and its tool. Repeatable; by "
+            "default hosted tools are left out with a warning.",
+            metavar="KIND=mcp:LABEL[/TOOL]",
+        ),
+    ] = ()
     limits_store: Annotated[
         str,
         Option(

@@ -18,9 +18,9 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -42,6 +42,8 @@ _MAX_FREED_PAGES = 1024
 """Maximum free pages that one `clean` returns to the file system, which bounds the time
 that writes wait for it.
 """
+_LOCK_INTERVAL = 0.01
+"""Seconds between attempts to lock the directory of the run locks."""
 _FILE_GONE = "its file was removed or replaced"
 
 
@@ -177,11 +179,19 @@ class SqliteStore(SqlStore):
             # Created before SQLite opens it, since SQLite applies the umask; the WAL
             # files inherit this mode.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-            self._run_lock = RunLock(self._runs_directory, self._run)
+            self._runs_directory.mkdir(mode=0o700, exist_ok=True)
+            with lock_directory(self._runs_directory, self._busy_timeout):
+                return self._open_file()
         except OSError as error:
             raise StoreUnavailable(
-                f"The store {self._path} cannot be opened: {error.strerror}."
+                f"The store {self._path} cannot be opened: {error.strerror or error}."
             ) from error
+
+    def _open_file(self) -> sqlite3.Connection:
+        """Open the file, one process at a time: of several that open it at once, the
+        first one sees that no other has it open, and reports what is damaged.
+        """
+        self._run_lock = RunLock(self._runs_directory, self._run)
         try:
             wal = self._path.with_name(f"{self._path.name}-wal")
             # SQLite reads the WAL for the first process that opens the store. Later ones
@@ -362,7 +372,6 @@ class RunLock:
     """
 
     def __init__(self, directory: Path, run: str) -> None:
-        directory.mkdir(mode=0o700, exist_ok=True)
         self._path = directory / run
         self._acknowledged = 0
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -388,12 +397,16 @@ class RunLock:
 def take_acknowledged(directory: Path) -> int:
     """Return the last record that any dead process has acknowledged, and remove the
     files of these.
+
+    The caller holds `lock_directory`, so that no file belongs to a process that has not
+    locked it yet.
     """
     acknowledged = 0
     for path in directory.iterdir():
         with suppress(OSError, ValueError):
-            # An empty file may belong to a process that has not locked it yet.
-            if (text := path.read_bytes()) and not is_alive(directory, path.name):
+            text = path.read_bytes()
+            # It is empty if the process has stored nothing.
+            if not is_alive(directory, path.name) and text:
                 acknowledged = max(acknowledged, int(text))
     return acknowledged
 
@@ -437,6 +450,13 @@ if sys.platform == "win32":
             return False
         return True
 
+    @contextmanager
+    def lock_directory(directory: Path, timeout: float) -> Generator[None]:  # noqa: ARG001
+        """Windows cannot lock a directory. It refuses to remove a file that is open, which
+        is what the lock must prevent.
+        """
+        yield
+
 else:
     import fcntl
 
@@ -448,3 +468,24 @@ else:
         except BlockingIOError:
             return False
         return True
+
+    @contextmanager
+    def lock_directory(directory: Path, timeout: float) -> Generator[None]:
+        """Exclude other processes, and other threads of this one, that do the same.
+
+        Raises:
+            TimeoutError: another process holds the lock for longer than the timeout, in
+                seconds.
+        """
+        file = os.open(directory, os.O_RDONLY)
+        try:
+            deadline = time.monotonic() + timeout
+            while not _lock(file):
+                if time.monotonic() >= deadline:
+                    raise TimeoutError(
+                        f"another process has been opening it for {timeout:g} seconds"
+                    )
+                time.sleep(_LOCK_INTERVAL)
+            yield
+        finally:
+            os.close(file)

@@ -75,7 +75,8 @@ def apply_batch(
     # everything twice.
     if own_holder is not None and own_holder.seq >= batch.seq:
         return BatchResult(BatchStatus.REPEATED)
-    if batch.seq > 1 and (own_holder is None or own_holder.expires <= now):
+    has_expired = own_holder is None or own_holder.expires <= now
+    if batch.seq > 1 and has_expired and not batch.has_no_places:
         return BatchResult(BatchStatus.EXPIRED)
     redo = batch.redo
     if batch.previous is not None:

@@ -172,6 +172,10 @@ def _find_problem(name: str, tenant: Tenant) -> str | None:
             name
         ),
         "id: 1 to 64 letters, digits, `_` and `-`": not _ID.fullmatch(tenant.id),
+        # `tiny,qwen*` is one pattern, which matches no model: the key would have none.
+        "models: an item is one name or pattern; write `[tiny, 'qwen*']` for two": any(
+            not pattern.strip() or "," in pattern for pattern in tenant.models
+        ),
         "secrets: sha256 must be 64 lower-case hexadecimal digits, the SHA-256 of the key": not all(
             _SHA256.fullmatch(key_hash.sha256) for key_hash in tenant.secrets
         ),

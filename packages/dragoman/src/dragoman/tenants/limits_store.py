@@ -65,6 +65,8 @@ class Batch(Struct, frozen=True, kw_only=True):
         it was not applied before, it never will be.
     redo: operations to apply if `previous` was not applied.
     places: places of the process by key, if the holder is new.
+    has_no_places: the holder has none, so its lease may have expired, or been forgotten,
+        and begins again.
     """
 
     holder: str
@@ -74,6 +76,7 @@ class Batch(Struct, frozen=True, kw_only=True):
     previous: tuple[str, int] | None = None
     redo: tuple[LimitOperation, ...] = ()
     places: Mapping[str, int] = {}
+    has_no_places: bool = False
 
     def list_keys(self) -> list[str]:
         """Return each key once, sorted: all processes lock keys in this order."""

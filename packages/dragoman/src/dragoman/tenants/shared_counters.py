@@ -220,7 +220,6 @@ class SharedCounters:
             )
             return True
         self._seq += 1
-        self._contacted_at = self._read_clock()
         outcomes = result.outcomes
         for operation, outcome in zip(batch.operations, outcomes, strict=True):
             for demand, used in zip(operation.demands, outcome.used, strict=True):
@@ -251,15 +250,16 @@ class SharedCounters:
         takes = self._takes[:MAX_BATCH]
         self._takes = self._takes[MAX_BATCH:]
         gives_places = any(add.demands[0].is_hold for add in adds)
-        is_idle = self._read_clock() - self._contacted_at > self._lease / 2
-        if not self._places.total() and not gives_places and is_idle:
-            # A lease without places is not renewed, so it may have expired.
-            self._use_new_holder()
         operations = (
             *adds,
             *(LimitOperation(take.key, take.demands, is_forced=False) for take in takes),
         )
-        return self._new_batch(operations), takes
+        batch = self._new_batch(operations)
+        # A lease without places is not renewed, so it may have expired. A new holder
+        # would do, but stores keep each for an hour.
+        if not self._places.total() and not gives_places:
+            batch = msgspec.structs.replace(batch, has_no_places=True)
+        return batch, takes
 
     def _new_batch(self, operations: tuple[LimitOperation, ...] = ()) -> Batch:
         lease = round(self._lease * 1_000_000)
@@ -361,4 +361,3 @@ class SharedCounters:
     def _use_new_holder(self) -> None:
         self._holder = secrets.token_hex(8)
         self._seq = 1
-        self._contacted_at = self._read_clock()

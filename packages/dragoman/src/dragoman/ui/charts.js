@@ -67,7 +67,7 @@ export function drawLines(title, series, format) {
 		points: values.map((value, x) => `${(WIDTH * (x + 120 - values.length)) / 119},${HEIGHT - (value / most) * (HEIGHT - 4)}`).join(" "),
 	}));
 	const facts = entries.map(([label, values], at) => h(`span.key.line${at}`, `${label} ${format(values.at(-1) ?? 0)}`));
-	return draw(title, [...facts, h("span", `most ${format(most < 1e-5 ? 0 : most)}`)], svg("path", { d: `M0 ${HEIGHT}H${WIDTH}` }), ...lines);
+	return draw(title, [...facts, h("span", `peak ${format(most < 1e-5 ? 0 : most)}`)], svg("path", { d: `M0 ${HEIGHT}H${WIDTH}` }), ...lines);
 }
 
 export const tile = (label, value, note = "") => h("div.card.tile", h("small", label), h("strong", value), h("small", note));

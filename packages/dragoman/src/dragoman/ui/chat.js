@@ -1,119 +1,92 @@
 // The Chat view: a conversation, with each answer as a branch.
 
-import { generate, readError } from "./api.js";
-import { buildBody, checkTools, DIALECTS, DIALECT_NAMES, newReply, splitDataUrl } from "./dialects.js";
-import { button, copyButton, field, form, h, jsonEditor, pretty, prose, quiet, seconds, select, showWarnings, submitButton, throttle, toSpans } from "./dom.js";
+import { ask, describe, renderError } from "./ask.js";
+import { createAttachments, drawFile, drawImage } from "./attachments.js";
+import { clientCalls, DIALECTS, newReply } from "./dialects.js";
+import { button, copyButton, field, form, h, quiet, select, showWarnings, submitButton, throttle } from "./dom.js";
+import { createHistory } from "./history.js";
+import { MarkdownView } from "./markdown_view.js";
+import { createSettings } from "./settings.js";
 import * as state from "./state.js";
 
 const { settings, saveSettings } = state;
 
-const EXAMPLE_TOOLS = [{ name: "get_weather", parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } }];
-const EXAMPLE_SCHEMA = { type: "object", properties: { answer: { type: "string" } }, required: ["answer"] };
 const SUGGESTIONS = ["What is the capital of Japan?", "What is 17 + 26?", "Hello! What can you do?"];
-
-/** Send a request; each event updates `reply` and `wire`. Errors become `reply.error`. */
-export async function ask(name, conversation, options, { reply, wire, signal, onchange = () => {} }) {
-	const dialect = DIALECTS[name];
-	const started = performance.now();
-	try {
-		const body = buildBody(name, conversation, options);
-		Object.assign(wire, { dialect: name, body, events: [] });
-		const received = await generate(dialect.path, body, dialect.headers, signal, (event) => {
-			wire.events.push(event);
-			const error = readError(event.json);
-			if (error) reply.error = error;
-			else if (event.json) dialect.read(reply, event.json);
-			if (reply.text || reply.reasoning || reply.calls.length) reply.first ??= event.at;
-			onchange();
-		});
-		reply.warnings = received.get("x-dragoman-warnings")?.split("; ") || [];
-		if (!reply.finish) reply.error ??= { message: "The stream ended before the answer." };
-	} catch (error) {
-		if (error.name === "AbortError") reply.finish = "stopped";
-		else reply.error = { message: error.message, status: error.status, code: error.code };
-	}
-	reply.seconds = (performance.now() - started) / 1000;
-}
+/** At this width the side panels cover the conversation. */
+const NARROW = "(max-width: 900px)";
 
 export function createChat(app) {
 	const log = h("div.log", { role: "log", "aria-live": "off", ariaLabel: "Conversation", tabIndex: 0 });
 	const announcer = h("div.hidden", { role: "status" });
-	const previews = h("div.row");
 	const input = h("textarea", {
 		rows: 3, placeholder: "Ask something", ariaLabel: "Message",
-		onpaste: (event) => addFiles(event.clipboardData.files),
+		onpaste: (event) => attachments.add(event.clipboardData.files),
 		onkeydown: (event) => {
 			if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
 			event.preventDefault();
 			composer.requestSubmit();
 		},
 	});
-	const file = h("input.hidden", { type: "file", accept: "image/*", multiple: true, tabIndex: -1, ariaLabel: "Images", onchange: () => addFiles(file.files) });
-	const attach = quiet("Add images", () => file.click());
+	const attachments = createAttachments((feature) => chosenModels().every((model) => state.hasCapability(feature, model)));
+	const file = h("input.hidden", { type: "file", multiple: true, tabIndex: -1, ariaLabel: "Files", onchange: () => attachments.add([...file.files]).then(() => (file.value = "")) });
 	const sendButton = submitButton("Send");
 	const stopButton = button("Stop", () => running?.abort(), { className: "danger", hidden: true });
-	const composer = form("form.group.composer", sendTurn, previews, input,
-		h("div.row.spread", h("span.row", attach, file, h("small", "Enter sends, Shift+Enter adds a line, Esc stops")), h("span.row", stopButton, sendButton)));
+	const composer = form("form.group.composer", sendTurn, attachments.parts, input,
+		h("div.row.spread", h("span.row", quiet("Attach", () => file.click(), { title: "Text files, and images and PDF where the model takes them" }), file, h("small", "Enter sends, Shift+Enter adds a line, Esc stops")), h("span.row", stopButton, sendButton)));
+	const bar = h("div.row");
+	/** The requests that run: an AbortController, with the nodes of their answers. */
 	let running = null;
-	let images = [];
+	const views = new WeakMap();
+	const articles = new Map();
+
+	const chosenModels = () => [settings.model, ...(settings.second ? [settings.second] : [])];
 
 	function sendTurn() {
 		const text = input.value.trim();
-		if (running || (!text && !images.length)) return;
+		if (running || (!text && attachments.isEmpty())) return;
 		const parent = state.current.path().at(-1)?.id ?? null;
-		const node = state.current.add({ parent, role: "user", text, images });
+		const node = state.current.add({ parent, role: "user", text, ...attachments.take() });
 		input.value = "";
-		setImages([]);
 		answer(node);
 	}
 
 	document.addEventListener("keydown", (event) => event.key === "Escape" && running?.abort());
 
-	function addFiles(files) {
-		for (const one of files) {
-			if (!one.type.startsWith("image/")) continue;
-			const reader = new FileReader();
-			reader.onload = () => setImages([...images, reader.result]);
-			reader.readAsDataURL(one);
-		}
-	}
-
-	function setImages(next) {
-		images = next;
-		previews.replaceChildren(...images.map((url) => h("span.row.preview", drawImage(url),
-			quiet("×", () => setImages(images.filter((other) => other !== url)), { ariaLabel: "Remove image" }))));
-	}
-
-	/** Request an answer to a node, as a new branch below it. */
+	/** Request an answer to a node from each chosen model, as new branches below it. */
 	async function answer(parent) {
 		if (running) return;
 		const chat = state.current;
-		const reply = newReply();
-		const { dialect, model } = settings;
-		const node = chat.add({ parent: parent.id, role: "assistant", dialect, model, reply });
-		const wire = (node.wire = {});
-		setRunning(Object.assign(new AbortController(), { node }));
+		const models = chosenModels();
+		const pair = models.length > 1 ? `${Date.now()}` : undefined;
+		const nodes = models.map((model) => chat.add({ parent: parent.id, role: "assistant", dialect: settings.dialect, model, pair, reply: newReply(), wire: {} }));
+		chat.choose(nodes[0]);
+		setRunning(Object.assign(new AbortController(), { nodes }));
 		render();
-		const live = log.lastElementChild;
-		const onchange = throttle(() => {
-			// Scroll down only if the user has not scrolled up.
-			const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
-			live.update();
-			if (isAtEnd) log.scrollTop = log.scrollHeight;
-		});
-		try {
-			const options = state.readOptions();
-			await ask(dialect, chat.conversation(parent), options, { reply, wire, signal: running.signal, onchange });
-		} catch ({ message }) {
-			reply.error = { message };
-		}
+		const { signal } = running;
+		await Promise.all(nodes.map((node) => answerWith(node, chat.conversation(parent), signal)));
 		setRunning(null);
 		state.save();
 		render();
+		const { reply } = nodes[0];
 		announcer.textContent = reply.error ? `Error: ${reply.error.message}` : `Answer: ${reply.text || "a tool call"}`;
-		app.node = node;
+		[app.node] = nodes;
 		// The request has loaded the model.
-		if (!state.hasCapability("generation")) state.loadModels().then(app.refresh, () => {});
+		if (!models.every((model) => state.hasCapability("generation", model))) state.loadModels().then(app.refresh, () => {});
+	}
+
+	async function answerWith(node, conversation, signal) {
+		const { dialect, model, reply, wire } = node;
+		const onchange = throttle(() => {
+			// Scroll down only if the user has not scrolled up.
+			const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+			articles.get(node)?.update();
+			if (isAtEnd) log.scrollTop = log.scrollHeight;
+		});
+		try {
+			await ask(dialect, conversation, state.readOptions(model), { reply, wire, signal, onchange });
+		} catch ({ message }) {
+			reply.error = { message };
+		}
 	}
 
 	function setRunning(controller) {
@@ -126,10 +99,17 @@ export function createChat(app) {
 
 	function render() {
 		const path = state.current.path();
-		log.replaceChildren(...path.map((node) => (node.role === "assistant" ? renderAnswer(node) : renderTurn(node))));
+		articles.clear();
+		log.replaceChildren(...path.map(renderNode));
 		if (!path.length) log.append(h("div.group.empty", h("h2", "Ask the model"), h("p", "Through any API, with the tokens and raw events behind every answer."), h("div.row.centre", SUGGESTIONS.map(suggest))));
 		log.scrollTop = log.scrollHeight;
-		side.refreshChats();
+		history.refresh();
+	}
+
+	function renderNode(node) {
+		if (node.role !== "assistant") return renderTurn(node);
+		const both = node.pair ? state.current.childrenOf(node.parent).filter(({ pair }) => pair === node.pair) : [node];
+		return both.length > 1 ? h("div.compare", both.map((one) => renderAnswer(one, one === node))) : renderAnswer(node, true);
 	}
 
 	const suggest = (text) => button(text, () => {
@@ -137,14 +117,18 @@ export function createChat(app) {
 		composer.requestSubmit();
 	});
 
+	const choose = (node) => {
+		if (running) return;
+		state.current.choose(node);
+		render();
+	};
+
 	function renderHead(node, name, actions) {
-		const siblings = state.current.childrenOf(node.parent);
-		const at = siblings.indexOf(node);
-		const go = (label, step, name) => quiet(label, () => {
-			if (running) return;
-			state.current.choose(siblings[at + step]);
-			render();
-		}, { ariaLabel: name, disabled: !siblings[at + step] });
+		// Answers to compare are one branch.
+		const keyOf = ({ id, pair }) => pair || id;
+		const siblings = state.current.childrenOf(node.parent).filter((one, at, all) => all.findIndex((other) => keyOf(other) === keyOf(one)) === at);
+		const at = siblings.findIndex((one) => keyOf(one) === keyOf(node));
+		const go = (label, step, name) => quiet(label, () => choose(siblings[at + step]), { ariaLabel: name, disabled: !siblings[at + step] });
 		const branches = siblings.length > 1 && h("span.row", go("‹", -1, "Previous branch"), `${at + 1}/${siblings.length}`, go("›", 1, "Next branch"));
 		return h("div.head", h("strong", name), branches, h("span.actions", actions));
 	}
@@ -153,8 +137,9 @@ export function createChat(app) {
 		const body = h("div.body");
 		const isUser = node.role === "user";
 		const show = () => body.replaceChildren(...(isUser
-			? [...(node.images || []).map(drawImage), h("div.text", node.text)]
-			: node.results.map((result) => h("div.call", h("strong", result.name), h("pre", result.text)))));
+			? [...(node.images || []).map(drawImage), ...(node.files || []).map(drawFile), h("div.text", { dir: "auto" }, node.text)]
+			: node.role === "tool" ? node.results.map((result) => h("div.call", h("strong", result.name), h("pre", result.text)))
+				: node.answers.map(({ approve }) => h("div", approve ? "Approved" : "Denied"))));
 		const edit = () => {
 			const area = h("textarea", { rows: 4, value: node.text, ariaLabel: "Edit message" });
 			const resend = () => running || answer(state.current.add({ ...node, id: undefined, text: area.value }));
@@ -162,129 +147,130 @@ export function createChat(app) {
 			area.focus();
 		};
 		show();
-		const name = isUser ? "You" : "Tool result";
+		const name = { user: "You", tool: "Tool result", approval: "Approval" }[node.role];
 		return h("article.turn", { ariaLabel: name }, renderHead(node, name, isUser ? [copyButton(() => node.text), quiet("Edit", edit)] : []), body);
 	}
 
-	function renderAnswer(node) {
+	function renderAnswer(node, isChosen) {
 		const { reply } = node;
-		const isLast = node === state.current.path().at(-1);
-		const isRunning = running?.node === node;
-		const thoughts = h("pre");
+		const isLast = isChosen && node === state.current.path().at(-1);
+		const isRunning = Boolean(running?.nodes.includes(node));
+		const thoughts = h("pre", "");
 		const reasoning = h("details.reasoning", { open: isRunning }, h("summary", "Reasoning"), thoughts);
-		const calls = h("div");
-		const text = h("div.text");
+		const calls = h("div.group");
+		if (!views.has(reply)) views.set(reply, new MarkdownView());
+		const view = views.get(reply);
 		const article = h("article.turn", { ariaLabel: "Answer" });
 		article.update = () => {
 			reasoning.hidden = !reply.reasoning;
-			thoughts.textContent = reply.reasoning;
-			text.textContent = reply.text;
-			calls.replaceChildren(...reply.calls.map((call) => h("div.call", h("span.tag", "tool call"), " ", h("strong", call.name), h("pre", call.input))));
+			thoughts.firstChild.appendData(reply.reasoning.slice(thoughts.firstChild.length));
+			view.update(reply.text);
+			calls.replaceChildren(...reply.calls.map(renderCall));
 		};
 		article.update();
+		articles.set(node, article);
 		const actions = [
 			copyButton(() => reply.text),
-			quiet("Retry", () => answer(state.current.find(node.parent))),
+			quiet("Regenerate", () => answer(state.current.find(node.parent))),
 			["Tokens", "Wire"].map((name) => quiet(name, () => app.inspect(name.toLowerCase(), node))),
 		];
 		article.append(renderHead(node, `${node.model} · ${DIALECTS[node.dialect].label}`, isRunning ? [] : actions),
-			h("div.body", reasoning, isRunning ? text : prose(reply.text), calls, isRunning && h("span.cursor"),
+			h("div.body", reasoning, view.element, reply.calls.length > 0 || isRunning ? calls : "", isRunning && h("span.cursor"),
 				reply.error && renderError(reply.error), showWarnings(reply.warnings),
-				!isRunning && isLast && reply.calls.length > 0 && renderResultForm(node)),
-			...(isRunning ? [] : [h("div.meta", describe(reply))]));
+				!isRunning && isLast && reply.calls.length > 0 && renderPending(node)));
+		if (!isRunning) article.append(h("div.meta", describe(reply)), isChosen ? "" : h("div.row", button("Continue with this answer", () => choose(node))));
 		return article;
 	}
 
-	function renderResultForm(node) {
-		const areas = node.reply.calls.map((call) => [call, h("textarea.code", { rows: 2 })]);
-		const submit = () => {
+	/** Ask for what the answer waits for: results of the client's calls, approvals of the server's. */
+	function renderPending({ id: parent, reply }) {
+		const areas = clientCalls(reply.calls).map((call) => [call, h("textarea.code", { rows: 2 })]);
+		const requests = reply.calls.filter(({ state }) => state === "approval");
+		const decided = new Map();
+		let isFilled = !areas.length;
+		const proceed = () => {
+			if (running || !isFilled || decided.size < requests.length) return;
 			const results = areas.map(([{ id, name }, { value }]) => ({ id, name, text: value }));
-			if (!running) answer(state.current.add({ parent: node.id, role: "tool", results }));
+			let node = { id: parent };
+			if (areas.length) node = state.current.add({ parent, role: "tool", results });
+			if (requests.length) node = state.current.add({ parent: node.id, role: "approval", answers: requests.map(({ id }) => ({ id, approve: decided.get(id) })) });
+			answer(node);
 		};
-		return form("form.group", submit, areas.map(([call, area]) => field(`Result of ${call.name}`, area)),
-			h("div.row.end", submitButton("Send result")));
+		const decide = (id, approve, label, props) => button(label, (event) => {
+			decided.set(id, approve);
+			for (const other of event.target.parentElement.querySelectorAll("button")) other.ariaPressed = other === event.target;
+			proceed();
+		}, props);
+		return [
+			...requests.map(({ id, name, server }) => h("div.row", h("span", `${server} wants to run ${name}.`), h("span.row", decide(id, true, "Approve", { className: "primary" }), decide(id, false, "Deny")))),
+			areas.length > 0 && form("form.group", () => {
+				isFilled = true;
+				proceed();
+			}, areas.map(([call, area]) => field(`Result of ${call.name}`, area)), h("div.row.end", submitButton("Send result"))),
+		];
 	}
 
-	const side = createSettings(app, render);
+	function drawBar() {
+		const models = state.models.map(({ id }) => id);
+		const pick = (name) => (value) => {
+			saveSettings({ [name]: value });
+			app.refresh();
+		};
+		const first = select(models, settings.model, pick("model"));
+		const second = select([["", "Compare"], ...models], settings.second || "", pick("second"));
+		first.ariaLabel = "Model";
+		second.ariaLabel = "Second model";
+		bar.replaceChildren(toggles.history, first, second, h("span.actions", toggles.side));
+	}
+
+	const history = createHistory(() => {
+		if (matchMedia(NARROW).matches) setPanel("history", false);
+		running?.abort();
+		render();
+	});
+	const panels = { history: history.element, side: createSettings() };
+	const toggles = Object.fromEntries([["history", "Chats"], ["side", "Settings"]].map(([name, label]) =>
+		[name, quiet(label, () => setPanel(name, panels[name].hidden), { "aria-controls": panels[name].id })]));
+
+	function setPanel(name, isOpen) {
+		panels[name].hidden = !isOpen;
+		toggles[name].setAttribute("aria-expanded", isOpen);
+		if (!matchMedia(NARROW).matches) saveSettings({ closed: Object.keys(panels).filter((one) => panels[one].hidden) });
+		else if (isOpen) setPanel(name === "side" ? "history" : "side", false);
+	}
+
+	function placePanels() {
+		for (const name of Object.keys(panels)) {
+			const isOpen = !matchMedia(NARROW).matches && !settings.closed?.includes(name);
+			panels[name].hidden = !isOpen;
+			toggles[name].setAttribute("aria-expanded", isOpen);
+		}
+	}
+
+	placePanels();
+	matchMedia(NARROW).addEventListener("change", placePanels);
+	const element = h("div.chat", panels.history, h("section.main", bar, h("h2.hidden", "Conversation"), log, composer, announcer), panels.side);
+	bar.classList.add("bar");
+	element.addEventListener("dragover", (event) => event.preventDefault());
+	element.addEventListener("drop", (event) => {
+		event.preventDefault();
+		attachments.add([...event.dataTransfer.files]);
+	});
+	drawBar();
 	render();
 	return {
-		element: h("div.chat", h("section.main", log, composer, announcer), side.element),
+		element,
 		show: () => {
-			input.focus({ preventScroll: true });
+			if (!matchMedia(NARROW).matches) input.focus({ preventScroll: true });
 			log.scrollTop = log.scrollHeight;
 		},
-		refresh: () => {
-			attach.hidden = !state.hasCapability("images");
-			side.refresh();
-		},
+		refresh: drawBar,
 	};
 }
 
-/** Draw an image on a canvas: the page's policy forbids data: URLs in an <img>. */
-function drawImage(url) {
-	const canvas = h("canvas", { role: "img", ariaLabel: "Image" });
-	const { type, data } = splitDataUrl(url);
-	const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
-	createImageBitmap(new Blob([bytes], { type })).then((bitmap) => {
-		const scale = Math.min(1, 320 / Math.max(bitmap.width, bitmap.height));
-		Object.assign(canvas, { width: Math.ceil(bitmap.width * scale), height: Math.ceil(bitmap.height * scale) });
-		canvas.getContext("2d").drawImage(bitmap, 0, 0, canvas.width, canvas.height);
-	}, () => canvas.replaceWith("An image that this browser cannot show."));
-	return canvas;
-}
-
-export function renderError({ status, code, message }) {
-	return h("div.error", { role: "alert" }, h("strong", [status ? `HTTP ${status}` : "Error", code].filter(Boolean).join(" · ")), h("div", message));
-}
-
-export function describe({ usage, finish, seconds: total, first }) {
-	const facts = [finish];
-	if (usage) {
-		facts.push(`${usage.prompt} prompt tokens${usage.cached ? `, ${usage.cached} cached` : ""}`, `${usage.completion} tokens${usage.reasoning ? `, ${usage.reasoning} of reasoning` : ""}`);
-		if (usage.completion > 1 && total > first) facts.push(`${((usage.completion - 1) / (total - first)).toFixed(0)} tokens/s`);
-	}
-	if (first !== undefined) facts.push(`first token ${seconds(first)}`);
-	if (total !== undefined) facts.push(`total ${seconds(total)}`);
-	return toSpans(facts);
-}
-
-function createSettings(app, render) {
-	const setting = (label, name, control) => {
-		control.value = settings[name] ?? "";
-		control.addEventListener("input", () => saveSettings({ [name]: control.value }));
-		return field(label, control);
-	};
-	const number = (label, name, step = 1, placeholder = "default") => setting(label, name, h("input", { type: "number", min: 0, step, placeholder }));
-	const choice = (label, name, options) => setting(label, name, select(options));
-	const check = (label, name) => h("label.row", h("input", { type: "checkbox", checked: settings[name], onchange: (event) => saveSettings({ [name]: event.target.checked }) }), label);
-	const group = (title, ...children) => h("details", h("summary", title), h("div.group", children));
-	const editor = (label, name, example, problem) => {
-		const made = jsonEditor(label, settings[name], (text) => saveSettings({ [name]: text }), problem);
-		return [...made.parts, h("div.row.spread", quiet("Insert an example", () => made.set(pretty(example))), quiet("Clear", () => made.set("")))];
-	};
-	const chats = h("div");
-	const model = h("div");
-	const body = h("div.group", { id: "settings" }, chats, model,
-		choice("API", "dialect", DIALECT_NAMES),
-		setting("System prompt", "system", h("textarea", { rows: 3 })),
-		choice("Reasoning effort", "effort", [["", "the model's default"], "none", "low", "medium", "high"]),
-		h("div.row", check("Stream", "stream"), check("Log-probabilities", "logprobs")),
-		group("Sampling",
-			h("div.pair", number("Temperature", "temperature", 0.1), number("Max tokens", "maxTokens", 1, "the rest"),
-				number("Top p", "topP", 0.05), number("Top k", "topK"),
-				number("Seed", "seed", 1, "random"), number("Alternatives", "alternatives", 1, "0")),
-			setting("Stop strings, one on each line", "stop", h("textarea", { rows: 2 }))),
-		group("Tools", editor("Tools, as JSON", "tools", EXAMPLE_TOOLS, checkTools), choice("Tool choice", "toolChoice", [["", "default"], "auto", "required", "none"])),
-		group("Output schema", editor("JSON Schema of the answer", "schema", EXAMPLE_SCHEMA)));
-	const toggle = button("Settings", () => toggle.setAttribute("aria-expanded", element.classList.toggle("open")), { className: "toggle", "aria-expanded": "false", "aria-controls": "settings" });
-	const element = h("aside.side", { ariaLabel: "Settings" }, toggle, body);
-	return {
-		element,
-		refreshChats: () => {
-			const change = (act) => (value) => (act(value), render());
-			chats.replaceChildren(field("Conversation", select(state.chats.map((chat) => [chat.id, chat.title]), state.current.id, change(state.openChat))),
-				h("div.row.spread", quiet("New", change(state.newChat)), quiet("Delete", change(state.deleteChat))));
-		},
-		refresh: () => model.replaceChildren(field("Model", select(state.models.map(({ id }) => id), settings.model, (name) => (saveSettings({ model: name }), app.refresh())))),
-	};
+/** Draw a call: its input, and the output where the server has made it. */
+function renderCall({ name, input, server, output, state: status }) {
+	const labels = { approval: "needs approval", failed: "failed", called: "called" };
+	return h("div.call", h("div.row", h("span.tag", server ? `tool of ${server}` : "tool call"), h("strong", name), server && h("small", labels[status] || "running")),
+		h("pre", { tabIndex: 0 }, input), output !== undefined && h("details", h("summary", "Output"), h("pre", { tabIndex: 0 }, output)));
 }

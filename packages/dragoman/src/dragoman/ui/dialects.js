@@ -6,7 +6,8 @@
 export const newReply = () => ({
 	text: "",
 	reasoning: "",
-	calls: [], // {id, name, input}, the input as text
+	calls: [], // {id, name, input}, the input as text; with `server`, a call that the server makes: {output, state}
+	items: [], // of Responses, if it has calls that the server makes
 	finish: null,
 	usage: null, // {prompt, cached, completion, reasoning}
 	tokens: [], // {id, text, logprob, top: [{text, logprob}], part}
@@ -23,14 +24,19 @@ const readTools = (tools) => (tools || []).map((tool) => {
 	return { name, description, parameters: parameters || schema, strict };
 });
 
+/** Whether the server itself calls a tool, as of type "mcp". */
+const isHosted = (tool) => Boolean(tool?.type) && !["function", "custom"].includes(tool.type);
+
 /** Validate a list of tools: what is wrong, or an empty text. */
 export function checkTools(tools) {
 	if (!Array.isArray(tools)) return "Tools are a list: [ ... ]";
-	const at = readTools(tools).findIndex((tool) => typeof tool.name !== "string" || !tool.name);
+	const at = tools.findIndex((tool) => !isHosted(tool) && !(tool && typeof readTools([tool])[0].name === "string" && readTools([tool])[0].name));
 	return at < 0 ? "" : `Tool ${at + 1} has no name.`;
 }
 
 const wrapTools = (tools) => some(readTools(tools).map((tool) => ({ type: "function", function: tool })));
+/** The calls that the client answers. */
+export const clientCalls = (calls) => calls.filter(({ server }) => !server);
 const sampling = ({ temperature, topP, topK, seed }) => ({ temperature, top_p: topP, top_k: topK, seed });
 const scores = ({ logprobs, alternatives }) => (logprobs ? { logprobs, top_logprobs: alternatives } : {});
 
@@ -39,13 +45,24 @@ export function splitDataUrl(url) {
 	return { type: head.slice(5).split(";")[0], data };
 }
 
-/** A converter of a user's turn. type: of text parts; drawImage: builds an image part. */
-const convertUser = (type, drawImage) => ({ text, images }) => ({ role: "user", content: images?.length ? [...images.map(drawImage), { type, text }] : text });
+/** Join a user's text files and text: every API takes text. */
+function joinText({ text, files = [] }) {
+	const parts = files.filter((file) => file.text !== undefined).map((file) => `File ${file.name}:\n${file.text}`);
+	return [...parts, text].filter(Boolean).join("\n\n");
+}
+
+/** A converter of a user's turn. type: of text parts; drawImage, drawPdf: build other parts. */
+const convertUser = (type, drawImage, drawPdf) => (node) => {
+	const pdfs = (node.files || []).filter(({ url }) => url);
+	const media = [...(node.images || []).map(drawImage), ...pdfs.map(drawPdf)];
+	const text = joinText(node);
+	return { role: "user", content: media.length ? [...media, ...(text ? [{ type, text }] : [])] : text };
+};
 
 const withSystem = (system, sent) => (system ? [{ role: "system", content: system }, ...sent] : sent);
 
 /** Convert the messages by role; a converter returns a list. */
-const convert = (messages, converters) => messages.flatMap((message) => converters[message.role](message));
+const convert = (messages, converters) => messages.flatMap((message) => converters[message.role]?.({ ...message, calls: clientCalls(message.calls || []) }) ?? []);
 
 /** Add tokens. skipped: number of ids before the first log-probability; only text has these. */
 function addTokens(reply, ids, logprobs, part, skipped = 0) {
@@ -70,7 +87,7 @@ const chat = {
 	path: "/v1/chat/completions",
 	build({ system, messages }, options) {
 		const sent = convert(messages, {
-			user: convertUser("text", (url) => ({ type: "image_url", image_url: { url } })),
+			user: convertUser("text", (url) => ({ type: "image_url", image_url: { url } }), ({ name, url }) => ({ type: "file", file: { filename: name, file_data: url } })),
 			assistant: ({ text, calls }) => ({
 				role: "assistant", content: text || null, tool_calls: some(calls.map(({ id, name, input }) => ({ id, type: "function", function: { name, arguments: input } }))),
 			}),
@@ -114,16 +131,27 @@ const chat = {
 	},
 };
 
+const describeProblem = (error) => (typeof error === "string" ? error : error.message || JSON.stringify(error));
+
+const readHosted = ({ type, id, name, arguments: input, server_label: server, output, error }) => ({
+	id, name, input: input || "", server, output: error ? describeProblem(error) : output ?? undefined,
+	state: type === "mcp_approval_request" ? "approval" : error ? "failed" : "called",
+});
+
+const stripMessage = (item) => (item.type === "message"
+	? { type: "message", role: "assistant", content: item.content.filter(({ type }) => type === "output_text").map(({ type, text }) => ({ type, text })) } : item);
+
 const responses = {
 	label: "Responses",
 	path: "/v1/responses",
 	build({ system, messages }, options) {
 		const input = convert(messages, {
-			user: convertUser("input_text", (url) => ({ type: "input_image", image_url: url })),
-			assistant: ({ text, calls }) => [
+			user: convertUser("input_text", (url) => ({ type: "input_image", image_url: url }), ({ name, url }) => ({ type: "input_file", filename: name, file_data: url })),
+			assistant: ({ text, calls, items }) => (items?.length ? items : [
 				...(text ? [{ type: "message", role: "assistant", content: [{ type: "output_text", text }] }] : []),
 				...calls.map(({ id, name, input }) => ({ type: "function_call", call_id: id, name, arguments: input })),
-			],
+			]),
+			approval: ({ answers }) => answers.map(({ id, approve }) => ({ type: "mcp_approval_response", approval_request_id: id, approve })),
 			tool: ({ results }) => results.map(({ id, text }) => ({ type: "function_call_output", call_id: id, output: text })),
 		});
 		return {
@@ -133,7 +161,7 @@ const responses = {
 			max_output_tokens: options.maxTokens,
 			stop: options.stop,
 			reasoning: options.effort && { effort: options.effort },
-			tools: some(readTools(options.tools).map((tool) => ({ type: "function", ...tool }))),
+			tools: some((options.tools || []).map((tool) => (isHosted(tool) ? tool : { type: "function", ...readTools([tool])[0] }))),
 			tool_choice: options.toolChoice,
 			text: options.schema && { format: { type: "json_schema", name: "answer", schema: options.schema } },
 			top_logprobs: scores(options).top_logprobs,
@@ -148,10 +176,14 @@ const responses = {
 		} else if (type === "response.reasoning_text.delta") reply.reasoning += delta;
 		else if (type === "response.output_item.added" && item.type === "function_call") {
 			reply.calls.push({ id: item.call_id, name: item.name, input: "", item: data.output_index });
-		} else if (type === "response.function_call_arguments.delta") extend(reply, data.output_index, delta);
+		} else if (type === "response.output_item.added" && item.type === "mcp_call") {
+			reply.calls.push({ ...readHosted(item), input: "", item: data.output_index });
+		} else if (/^response\.(function|mcp)_call_arguments\.delta$/.test(type)) extend(reply, data.output_index, delta);
+		else if (type === "response.output_item.done") this.readHostedItem(reply, item, data.output_index);
 		else if (["response.completed", "response.incomplete", "response.failed"].includes(type)) this.finish(reply, data.response);
 		else if (data.object === "response") {
 			for (const made of data.output) {
+				this.readHostedItem(reply, made);
 				if (made.type === "function_call") reply.calls.push({ id: made.call_id, name: made.name, input: made.arguments });
 				for (const part of made.content || []) {
 					reply[part.type === "output_text" ? "text" : "reasoning"] += part.text || "";
@@ -161,7 +193,17 @@ const responses = {
 			this.finish(reply, data);
 		}
 	},
-	finish(reply, { status, incomplete_details: details, usage }) {
+	/** Read a completed item of a tool that the server calls. */
+	readHostedItem(reply, item, index) {
+		if (item.type === "mcp_list_tools" && item.error) reply.warnings.push(`The tools of ${item.server_label} could not be listed: ${describeProblem(item.error)}`);
+		if (item.type !== "mcp_call" && item.type !== "mcp_approval_request") return;
+		const known = index !== undefined && reply.calls.find((call) => call.item === index);
+		if (known) Object.assign(known, readHosted(item));
+		else reply.calls.push(readHosted(item));
+	},
+	finish(reply, { status, incomplete_details: details, usage, output = [] }) {
+		// A request that continues them repeats these items as they are.
+		if (output.some(({ type }) => type.startsWith("mcp_"))) reply.items = output.filter(({ type }) => type !== "reasoning").map(stripMessage);
 		reply.finish = details?.reason || status;
 		reply.usage = usage && readUsage(usage, "input", "output");
 	},
@@ -177,7 +219,7 @@ const messages = {
 			return { type: "image", source: { type: "base64", media_type: type, data } };
 		};
 		const sent = convert(list, {
-			user: convertUser("text", readImage),
+			user: convertUser("text", readImage, ({ name, url }) => ({ ...readImage(url), type: "document", title: name })),
 			assistant: ({ text, calls }) => ({
 				role: "assistant",
 				content: [...(text ? [{ type: "text", text }] : []), ...calls.map(({ id, name, input }) => ({ type: "tool_use", id, name, input: JSON.parse(input || "{}") }))],
@@ -231,7 +273,10 @@ const ollama = {
 	path: "/api/chat",
 	build({ system, messages: list }, options) {
 		const sent = convert(list, {
-			user: ({ text, images }) => ({ role: "user", content: text, images: some((images || []).map((url) => splitDataUrl(url).data)) }),
+			user: (node) => {
+				if (node.files?.some(({ url }) => url)) throw new Error("Ollama's API takes no PDF files: choose another API.");
+				return { role: "user", content: joinText(node), images: some((node.images || []).map((url) => splitDataUrl(url).data)) };
+			},
 			assistant: ({ text, calls }) => ({
 				role: "assistant", content: text, tool_calls: some(calls.map(({ name, input }) => ({ function: { name, arguments: JSON.parse(input || "{}") } }))),
 			}),
@@ -266,6 +311,7 @@ export const DIALECTS = { chat, responses, messages, ollama };
 /** Build the body of a request; JSON leaves out undefined fields. */
 export function buildBody(name, conversation, options) {
 	const { model, stream } = options;
+	if (name !== "responses" && options.tools?.some(isHosted)) throw new Error(`Tools of type ${JSON.stringify(options.tools.find(isHosted).type)} need the API Responses.`);
 	return JSON.parse(JSON.stringify({ model, ...DIALECTS[name].build(conversation, options), stream }));
 }
 

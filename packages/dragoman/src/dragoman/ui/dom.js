@@ -13,7 +13,8 @@ export function h(selector, props, ...children) {
 			else element.setAttribute(name, value);
 		}
 	}
-	element.append(...children.flat(2).filter((child) => (child ?? false) !== false));
+	// One by one, since a call has a limited number of arguments.
+	for (const child of children.flat(2)) if ((child ?? false) !== false) element.append(child);
 	return element;
 }
 
@@ -44,6 +45,24 @@ export function select(options, value, onchange) {
 
 export const button = (label, onclick, props) => h("button", { type: "button", onclick, ...props }, label);
 export const quiet = (label, onclick, props) => button(label, onclick, { className: "quiet", ...props });
+
+/** A button that asks for a second click before it acts. */
+export function sureButton(label, question, onclick) {
+	const reset = () => {
+		control.textContent = label;
+		control.classList.remove("danger");
+	};
+	const control = quiet(label, () => {
+		if (control.textContent === label) {
+			control.textContent = question;
+			control.classList.add("danger");
+		} else {
+			reset();
+			onclick();
+		}
+	}, { onblur: reset });
+	return control;
+}
 
 export const submitButton = (label) => h("button.primary", label);
 
@@ -119,25 +138,23 @@ export function jsonEditor(label, text, onchange, check) {
 	return { area, parts: [area, state], set: (next) => ((area.value = next), validate()) };
 }
 
-/** Call `update` at most once per animation frame. */
+/** Call `update` in an animation frame, and after four times as long as the last call took:
+ * what grows slow to draw is drawn less often. */
 export function throttle(update) {
-	let frame = 0;
-	return () => (frame ||= requestAnimationFrame(() => {
-		frame = 0;
+	let isPlanned = false;
+	let earliest = 0;
+	const draw = () => {
+		isPlanned = false;
+		const start = performance.now();
 		update();
-	}));
-}
-
-/** Render text and its fenced code blocks, as text nodes. */
-export function prose(text) {
-	const parts = text.split(/^```([\w+-]*)\n([\s\S]*?)(?:^```[ \t]*$\n?|(?![\s\S]))/m);
-	const nodes = [];
-	for (let at = 0; at < parts.length; at += 3) {
-		const [plain, language, code] = parts.slice(at, at + 3);
-		if (plain) nodes.push(h("div.text", plain));
-		if (code !== undefined) nodes.push(h("div.fence", h("div.row.spread", h("span", language), copyButton(() => code)), pre(code)));
-	}
-	return nodes;
+		const end = performance.now();
+		earliest = end + 4 * (end - start);
+	};
+	return () => {
+		if (isPlanned) return;
+		isPlanned = true;
+		setTimeout(() => requestAnimationFrame(draw), Math.max(0, earliest - performance.now()));
+	};
 }
 
 /** Roving tabindex: arrow keys move the focus among `items()`, Tab reaches the current one. */

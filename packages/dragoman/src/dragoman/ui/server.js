@@ -53,7 +53,7 @@ export function createServer() {
 	async function drawModels() {
 		const { data } = await get("/models", { quiet: true });
 		const unit = (amount, divisor, name) => amount && `${(amount / divisor).toFixed(amount < 10 * divisor ? 1 : 0)} ${name}`;
-		models.replaceChildren(drawTable("Models", ["Model", "State", "Context", "Parameters", "Size", ""], data.map(({ id, status, meta = {} }) => {
+		models.replaceChildren(drawTable("Models", ["Model", "State", "Context", "Parameters", "Size", h("span.hidden", "Action")], data.map(({ id, status, meta = {} }) => {
 			const { value, failed, progress } = status;
 			const sum = (name) => total(Object.values(progress), name);
 			const state = failed ? "failed" : value;

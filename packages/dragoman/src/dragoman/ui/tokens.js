@@ -1,7 +1,7 @@
 // The Tokens view: prompt and answer, token by token.
 
 import { post } from "./api.js";
-import { ask, describe, renderError } from "./chat.js";
+import { ask, describe, renderError } from "./ask.js";
 import { buildBody, DIALECTS, newReply } from "./dialects.js";
 import { addRovingFocus, button, h, showWarnings } from "./dom.js";
 import * as state from "./state.js";
@@ -64,7 +64,7 @@ export function createTokens(app) {
 				};
 				const chip = h("span", {
 					className: `tok${level}${isControl ? " control" : ""}${token.isCached ? " cached" : ""} ${token.part || ""}`,
-					role: "option", tabIndex: at ? -1 : 0, "aria-selected": "false", onclick: choose, onfocus: choose,
+					role: "option", tabIndex: at ? -1 : 0, "aria-selected": "false", onclick: choose, onfocus: choose, ariaLabel: token.text?.trim() === "" ? JSON.stringify(token.text) : null,
 				}, visible(token.text ?? `#${token.id}`));
 				return chip;
 			});

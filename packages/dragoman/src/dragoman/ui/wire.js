@@ -1,7 +1,7 @@
 // The Wire view: raw events, a request in two dialects, programs that send it.
 
 import { BASE, readKey } from "./api.js";
-import { ask, describe, renderError } from "./chat.js";
+import { ask, describe, renderError } from "./ask.js";
 import { buildBody, DIALECTS, DIALECT_NAMES, newReply } from "./dialects.js";
 import { button, copyButton, field, form, h, pre, pretty, readProblem, seconds, select, submitButton, throttle } from "./dom.js";
 import { snippet, SNIPPETS } from "./snippets.js";
@@ -92,7 +92,7 @@ const shorten = (data) => data.replace(/^\{("id".*?(?="delta")|"type":"[^"]*",("
 
 /** Draw an event on one line; opened, its data as formatted JSON. */
 function drawEvent({ at, name, data, json }, before) {
-	const full = h("pre");
+	const full = pre();
 	return h("li", h("details", { ontoggle: () => (full.textContent = json ? pretty(json) : data) },
 		h("summary", h("span.num", seconds(at)), h("span.num", `+${seconds(at - before)}`), h("b", name === ":" ? "comment" : name || json?.object || "data"), h("code", shorten(data))), full));
 }

@@ -29,7 +29,6 @@ LATER_COMPUTER = {
     "scroll_direction",
     "scroll_amount",
     "duration",
-    "region",
 }
 MEMORY = {*EDITOR, "insert_text", "old_path", "new_path"}
 
@@ -53,6 +52,21 @@ def test_custom_tool_is_parsed(kind: JsonObject):
 def test_tool_input_examples_extend_description():
     read = tool(name="f", description="d", input_schema={}, input_examples=[{"a": 1}, {"a": 2}])
     assert read.description == 'd\n\nExamples of its input:\n{"a":1}\n{"a":2}'
+
+
+@pytest.mark.parametrize("kind", ["bash_20250124", "text_editor_20250728", "memory_20250818"])
+def test_anthropic_defined_tool_is_strict_with_examples(kind: str):
+    read = tool(type=kind, name="x", strict=True, input_examples=[{"a": 1}])
+    assert read.strict
+    assert (read.description or "").endswith('.\n\nExamples of its input:\n{"a":1}')
+
+
+@pytest.mark.parametrize("enables_zoom", [None, False, True])
+def test_computer_tool_zooms_if_client_enables_it(enables_zoom: bool | None):
+    read = tool(type="computer_20251124", name="computer", enable_zoom=enables_zoom)
+    properties = json.loads(read.parameters or "")["properties"]
+    assert ("zoom" in properties["action"]["enum"]) == bool(enables_zoom)
+    assert ("region" in properties) == bool(enables_zoom)
 
 
 def test_deferred_tools_are_included_in_prompt():

@@ -82,7 +82,7 @@ def test_custom_tools_are_mapped_and_hosted_tools_skipped():
     ]
     tools = [*hosted, {"type": "custom", "name": "run"}, WEATHER]
     assert [tool.name for tool in conversation(tools=tools).tools] == ["run", "weather"]
-    assert len(call(tools=tools).warnings) == 3
+    assert len(call(tools=tools).warnings) == 2
 
 
 def test_call_output_accepts_list_of_parts():

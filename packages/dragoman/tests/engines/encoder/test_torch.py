@@ -1,8 +1,11 @@
-"""The same encoder in transformers gives the same vectors and the same scores."""
+"""The encoder in numpy, and the one that is served where torch is installed, give the
+vectors and scores of transformers.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,12 @@ import pytest
 from dragoman.core.encoder_requests import EmbedRequest, ScoreRequest
 from dragoman.engines.batched_encoder import BatchedEmbedder, BatchedScorer
 from dragoman.engines.encoder_engine import load
+from dragoman.launch.engine_choice import read_directory_config
+from dragoman.launch.engines.encoder.build import build_encoder
+from dragoman.launch.engines.encoder.library import runs_on_library
+from dragoman.pipeline.engine_backends import EmbedderBackend, ScorerBackend
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
 
 from .directories import WORDS, Shape, build_pair, write_encoder
 
@@ -32,8 +41,21 @@ TEXTS = [
 ]
 
 
+def load_served(directory: Path) -> BatchedEmbedder | BatchedScorer:
+    assert runs_on_library(read_directory_config(directory))
+    backend = build_encoder(Settings(), SystemClock(), str(directory)).backend
+    assert isinstance(backend, EmbedderBackend | ScorerBackend)
+    assert isinstance(backend.engine, BatchedEmbedder | BatchedScorer)
+    return backend.engine
+
+
+Load = Callable[[Path], BatchedEmbedder | BatchedScorer]
+each_engine = pytest.mark.parametrize("load", [load, load_served], ids=["numpy", "served"])
+
+
+@each_engine
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-async def test_embed_vectors_match_transformers(tmp_path: Path, shape: Shape):
+async def test_embed_vectors_match_transformers(tmp_path: Path, shape: Shape, load: Load):
     write_encoder(tmp_path, shape, pooling=None)
     engine = load(tmp_path)
     assert isinstance(engine, BatchedEmbedder)
@@ -48,6 +70,7 @@ async def test_embed_vectors_match_transformers(tmp_path: Path, shape: Shape):
         assert np.abs(np.frombuffer(vector, "<f4") - expected).max() < 1e-5
 
 
+@each_engine
 @pytest.mark.parametrize(
     ("family", "tokenizer", "has_segments"),
     [
@@ -67,7 +90,11 @@ async def test_embed_vectors_match_transformers(tmp_path: Path, shape: Shape):
     ],
 )
 async def test_scores_match_transformers(
-    tmp_path: Path, family: str, tokenizer: dict[str, Any] | None, has_segments: bool
+    tmp_path: Path,
+    family: str,
+    tokenizer: dict[str, Any] | None,
+    has_segments: bool,
+    load: Load,
 ):
     write_encoder(tmp_path, Shape(family=family, task="ForSequenceClassification"))
     if tokenizer is not None:

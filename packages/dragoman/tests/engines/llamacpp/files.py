@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -48,10 +48,13 @@ def write_llama(
     vocabulary: Callable[[Any], None] | None = None,
     split: int = 0,
     data_type: str = "F32",
+    nan_tokens: Sequence[int] = (),
 ) -> None:
     """Write a Llama like the embedded model, with its kind of tokenizer.
 
     data_type: of matrices, in GGUF's words.
+    nan_tokens: ids whose embeddings are NaN; what the model computes from others is
+        unchanged.
     """
     gguf: Any = import_module("gguf")
 
@@ -81,7 +84,12 @@ def write_llama(
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_chat_template((directory / "chat_template.jinja").read_text())
     kind = gguf.GGMLQuantizationType[data_type]
-    for name, tensor in tensors(directory, config).items():
+    written = tensors(directory, config)
+    if nan_tokens:
+        embeddings = written["token_embd.weight"]
+        written.setdefault("output.weight", embeddings.copy())
+        embeddings[list(nan_tokens)] = np.nan
+    for name, tensor in written.items():
         if tensor.ndim == 1 or data_type == "F32":
             writer.add_tensor(name, tensor)
         else:

@@ -25,6 +25,7 @@ from dragoman.engines.llamacpp.completion_state import CompletionState
 from dragoman.engines.llamacpp.native_grammar import build_native_grammar, find_impossible_end
 from dragoman.engines.llamacpp.token_text import TokenText
 from dragoman.engines.llamacpp.wire import (
+    CompletionBody,
     CompletionChunk,
     LlamaCppErrorBody,
     PromptProgress,
@@ -282,18 +283,22 @@ def test_build_native_grammar_allows_every_end_token(grammar: str, native: str) 
 def test_build_body_sends_native_grammar_once_if_supported() -> None:
     one = answer(grammar='start: "a"')
     assert [bool(one.build_body(0, cached=False).grammar) for _ in range(2)] == [True, False]
-    request = TokenRequest(id="x", prompt=(0, 1), max_tokens=9, grammar='start: "a"')
-    ours = CompletionState(
-        request, TokenText(WORDS), frozenset({END}), seed=7, context=64, has_native_grammars=False
-    )
+    ours = answer(grammar='start: "a"')
+    ours.native_grammar = ""
     assert ours.build_body(0, cached=False).grammar == ""
 
 
-def test_find_impossible_end_tries_every_end_token() -> None:
-    ends = {3: "<stop>", 8: "<end>"}
-    assert find_impossible_end(ends, lambda body: (body.logit_bias[0][0],)) is None
-    assert find_impossible_end(ends, lambda body: (3,)) == "<end>"
-    assert find_impossible_end(ends, lambda _: ()) == "<stop>"
+@pytest.mark.parametrize(
+    ("sampled", "impossible"), [({3: (3,), 8: (8,)}, None), ({3: (3,), 8: (3,)}, 8), ({3: ()}, 3)]
+)
+async def test_find_impossible_end_tries_every_end_token(
+    sampled: dict[int, tuple[int, ...]], impossible: int | None
+) -> None:
+    async def complete(body: CompletionBody) -> tuple[int, ...]:
+        assert body.id_slot == 2
+        return sampled[body.logit_bias[0][0]]
+
+    assert await find_impossible_end({8, 3}, 2, complete) == impossible
 
 
 @pytest.mark.parametrize("status", ["200 OK", "500 Internal Server Error"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from dragoman.core.errors import EngineError
 from dragoman.engines.llamacpp import find_end_tokens, read_metadata
-from dragoman.engines.llamacpp.gguf_metadata import GgufMetadata, count_parameters
+from dragoman.engines.llamacpp.gguf_metadata import GgufMetadata, Texts, count_parameters
 
 U32 = 4
 F32 = 6
@@ -77,10 +79,11 @@ def test_read_metadata_parses_all_value_types(tmp_path: Path) -> None:
         found.get_flag("a.flag"),
     ) == ("llama", 64, True)
     assert (found.get_numbers("a.numbers"), found.values["a.float"]) == ((7, 8, 9), 0.5)
-    assert (found.get_texts("tokenizer.ggml.tokens"), found.vocab_size) == (
-        ("a", "<|im_end|>", "京"),
-        3,
-    )
+    tokens = found.get_texts("tokenizer.ggml.tokens")
+    assert found.vocab_size == len(tokens) == 3
+    assert list(tokens) == [tokens[0], *tokens[1:]] == ["a", "<|im_end|>", "京"]
+    assert found.get_numbers("tokenizer.ggml.tokens") == ()
+    assert found.get_texts("general.architecture") == ("llama",)
     assert (found.get_text("a.flag"), found.get_number("a.flag"), found.get_text("no.such")) == (
         None,
         None,
@@ -98,6 +101,13 @@ def test_read_metadata_parses_all_value_types(tmp_path: Path) -> None:
         (gguf([entry("x", 77, b"")]), "type 77"),
         (gguf([text("x" * 8)[:4] + b"\xff" * 8]), "truncated or damaged"),
         (gguf([entry("x", ARRAY, struct.pack("<IQ", U32, 2**62))]), "truncated or damaged"),
+        (gguf([entry("x", ARRAY, struct.pack("<IQ", STRING, 2**40))]), "truncated or damaged"),
+        (gguf([entry("x", ARRAY, strings("ab", "cd")[:-1])]), "truncated or damaged"),
+        (gguf([entry("x", ARRAY, strings("ab", "cd")[:-4])]), "truncated or damaged"),
+        (
+            gguf([entry("x", ARRAY, struct.pack("<IQQ", STRING, 2, 2**64 - 1) + bytes(8))]),
+            "truncated or damaged",
+        ),
         (gguf(ENTRIES[1:]), "general.architecture"),
     ],
 )
@@ -136,9 +146,12 @@ def test_read_metadata_name_with_zero_parts_is_single_file(tmp_path: Path) -> No
     )
 
 
-def metadata(**values: int | tuple[str, ...]) -> GgufMetadata:
+def metadata(*, tokens: tuple[str, ...], **ids: int) -> GgufMetadata:
+    starts = accumulate((len(text(token)) for token in tokens[:-1]), initial=0)
+    texts = Texts(b"".join(map(text, tokens)), array("Q", starts))
     return GgufMetadata(
-        Path("m.gguf"), {f"tokenizer.ggml.{name}": value for name, value in values.items()}
+        Path("m.gguf"),
+        {f"tokenizer.ggml.{name}": value for name, value in (*ids.items(), ("tokens", texts))},
     )
 
 

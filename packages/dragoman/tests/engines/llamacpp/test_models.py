@@ -17,18 +17,25 @@ import pytest
 from tests.engines.harness import GREEDY, AllowedTokensMatcher, EngineClient, Outputs, run_alone
 
 from dragoman.constraints.grammar_compiler import Compiler
-from dragoman.core.errors import EngineError, Unsupported
+from dragoman.core.errors import EngineError, Overloaded, Unsupported
 from dragoman.core.events import FinishReason
 from dragoman.core.message import FunctionTool, ToolChoice
 from dragoman.core.request import GenerateRequest, GenerationLimits, Sampling, SamplingOptions
 from dragoman.core.token_engine import Ended, Failed, ReasoningBudget, TokenRequest
 from dragoman.engines import tiny
 from dragoman.engines.batching import EngineLimits
-from dragoman.engines.llamacpp import LlamaCppOptions, find_parts, load, read_metadata
-from dragoman.engines.llamacpp.client import tokenize
+from dragoman.engines.llamacpp import (
+    LlamaCppOptions,
+    find_parts,
+    load,
+    read_metadata,
+    server_lifecycle,
+)
+from dragoman.engines.llamacpp.client import ChunkReceiver, LlamaCppClient, tokenize
 from dragoman.engines.llamacpp.engine import LlamaCppEngine
 from dragoman.engines.llamacpp.load import check_tokenizer
 from dragoman.engines.llamacpp.process import LaunchSettings, LlamaCppProcess
+from dragoman.engines.llamacpp.wire import CompletionBody
 from dragoman.engines.tiny.llama import Llama, read_model
 from dragoman.launch import build_models
 from dragoman.launch.engines.llamacpp.build import build_gguf_tokenizer
@@ -41,7 +48,12 @@ from dragoman.testing.engine_under_test import build_conversation
 pytest.importorskip("xllamacpp", reason="needs xllamacpp")
 pytest.importorskip("gguf", reason="needs gguf")
 
-from tests.engines.llamacpp.files import USER_DEFINED, add_sentencepiece, write_embedded
+from tests.engines.llamacpp.files import (
+    USER_DEFINED,
+    add_sentencepiece,
+    write_embedded,
+    write_llama,
+)
 
 pytestmark = pytest.mark.llamacpp
 
@@ -442,6 +454,28 @@ async def test_killed_process_fails_sequences_and_restarts(file: Path) -> None:
         assert len((await client.ask(msgspec.structs.replace(ask, max_tokens=5))).tokens) == 5
 
 
+async def test_model_of_nan_fails_engine_and_restarts(tmp_path: Path) -> None:
+    file = tmp_path / "nan.gguf"
+    write_llama(file, tiny.find_bundled_model(), nan_tokens=range(2, 2048))
+    asks = [
+        TokenRequest(id=str(n), prompt=(1, 300 + n), max_tokens=4, sampling=Sampling(seed=n))
+        for n in range(6)
+    ]
+    async with serving(file) as client:
+        streams = [client.send(ask) for ask in asks]
+        await client.ends(*streams)
+        message = "The model returned invalid probabilities."
+        assert [one.end for one in streams] == [Failed(ask.id, message) for ask in asks]
+        health = client.engine.health()
+        assert (health.ready, health.failed, health.reason) == (False, True, message)
+        with pytest.raises(Overloaded, match="is being restarted"):
+            client.send(asks[0])
+        await client.engine.stop()
+        await client.engine.start()
+        assert client.engine.health().ready
+        assert isinstance((await client.ask(asks[0])).end, Failed)
+
+
 def test_load_broken_file_raises_one_line_error(file: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(file.read_bytes()[:-200_000])
@@ -564,6 +598,41 @@ async def test_grammar_output_ends_at_every_end_token(file: Path, end: int) -> N
     async with serving(file) as client:
         outputs = await client.ask(ask)
     assert (outputs.tokens, outputs.end) == ([end], Ended("a", FinishReason.STOP, end))
+
+
+async def test_end_tokens_are_tried_once_before_first_grammar(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials: list[CompletionBody] = []
+
+    class RecordingClient(LlamaCppClient):
+        async def complete(self, body: CompletionBody, receive: ChunkReceiver) -> None:
+            if body.n_predict == 1:
+                trials.append(body)
+            await super().complete(body, receive)
+
+    monkeypatch.setattr(server_lifecycle, "LlamaCppClient", RecordingClient)
+    grammar = Compiler(TOKENIZER, END_TEXTS).compile_text('start: "x"', None)
+    async with serving(file) as client:
+        plain = TokenRequest(id="a", prompt=ids("Hi"), max_tokens=3, sampling=GREEDY)
+        expected = (await client.ask(plain)).tokens
+        assert not trials
+        asks = [
+            TokenRequest(
+                id=f"{number}",
+                prompt=ids("Hi"),
+                max_tokens=5,
+                sampling=GREEDY,
+                stop_token_ids=frozenset(END_TEXTS),
+                grammar=grammar.text,
+                matcher=grammar.build_matcher(),
+            )
+            for number in range(3)
+        ]
+        answers = await asyncio.gather(*map(client.ask, asks))
+        assert len(trials) == len(END_TEXTS)
+        assert {TOKENIZER.decode(answer.tokens) for answer in answers} == {"x"}
+        assert (await client.ask(plain)).tokens == expected
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])

@@ -9,19 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 pytest.importorskip("mlx.core", reason="needs mlx")
 pytest.importorskip("mlx_lm", reason="needs mlx-lm")
 
 from dragoman.core.errors import EngineError
-from dragoman.core.token_engine import Failed, TokenRequest
+from dragoman.core.token_engine import TokenRequest
 from dragoman.engines import tiny
 from dragoman.engines.batching import SchedulerConfig
 from dragoman.engines.mlx import build_paged_model, caches, load_network, mx
 from dragoman.engines.tiny.llama import Llama
 
-from ..faults import FaultyModel, NanModel, raise_for
 from ..harness import GREEDY, Outputs, StepperHarness, generate_with_files, run_alone
 
 pytestmark = pytest.mark.mlx
@@ -156,31 +154,6 @@ def test_cached_prompt_gives_same_tokens() -> None:
     bench.finish()
     assert (first.cached, second.cached) == ([0], [48])
     assert second.tokens == first.tokens
-
-
-@pytest.mark.parametrize("fault", ["exception", "nan"])
-def test_fault_fails_only_its_sequence(fault: str) -> None:
-    model, _ = build_paged_model(network("llama"), vocab=96, max_positions=512)
-    faulty = (
-        FaultyModel(model, raise_for("1", position=20))
-        if fault == "exception"
-        else NanModel(model, "1")
-    )
-    bench = StepperHarness(faulty)
-    asks = [
-        TokenRequest(id=str(n), prompt=tuple(range(n + 3, 21)), max_tokens=8, sampling=GREEDY)
-        for n in range(16)
-    ]
-    streams = [bench.add(ask) for ask in asks]
-    bench.finish_despite_faults()
-    assert isinstance(streams[1].end, Failed)
-    for ask, stream in zip(asks, streams, strict=True):
-        if ask.id != "1":
-            assert stream.tokens == run_alone(model, ask).tokens
-    # What it wrote is not found in the prefix cache.
-    again = bench.add(replace(asks[1], id="again"))
-    bench.finish()
-    assert again.tokens == run_alone(model, asks[1]).tokens
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])

@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from dragoman.core.weight_updates import Weights
 from dragoman.engines.rollout_executor import Candidate, Executor, RolloutSampling
 from dragoman.launch.plugin import build_executor_model
 from dragoman.pipeline.model_registry import Models
@@ -276,3 +277,27 @@ async def test_pause_holds_or_rejects_requests_until_resume(mode: str):
         assert (await http.post("/sleep")).status_code == 400
         assert (await get_generated_tokens(http))[0]["token_ids"]
     assert trained.orders == ["pause", "resume"]
+
+
+class LateExecutor(Dice):
+    """An executor that has no version until its weights are loaded."""
+
+    weight_version: str
+
+    def update_weights(self, weights: Weights, version: str | None) -> None:
+        self.weight_version = version or "unnamed"
+
+
+async def test_weight_version_set_after_construction_is_reported():
+    executor = LateExecutor()
+    async with serving(executor) as http:
+        assert (await get_generated_tokens(http))[0]["weight_versions"] is None
+        assert (await http.get("/get_weight_version")).json() == {"weight_version": ""}
+        executor.weight_version = "zero"
+        span = {"version": "zero", "start": 0, "end": 4}
+        assert (await get_generated_tokens(http))[0]["weight_versions"] == [span]
+        updated = await http.post(
+            "/update_weights?weight_version=one", content=b"good", headers=BINARY
+        )
+        assert updated.json()["weight_version"] == "one"
+        assert (await get_generated_tokens(http))[0]["weight_versions"][0]["version"] == "one"

@@ -57,6 +57,14 @@ def test_read_config_uses_transformers_defaults(tmp_path: Path) -> None:
         ("num_key_value_heads", 3),
         ("rope_parameters", {"rope_type": "yarn", "rope_theta": 1e4}),
         ("hidden_size", "many"),
+        *(
+            (name, value)
+            for name in ("max_position_embeddings", "num_hidden_layers", "vocab_size", "head_dim")
+            for value in (0, -1, 1 << 60)
+        ),
+        *(("rms_norm_eps", value) for value in (1e308, 1.0, -1e-6)),
+        ("rope_parameters", {"rope_theta": 0}),
+        ("rope_parameters", {"rope_theta": 1e308}),
     ],
 )
 def test_read_config_unsupported_value_raises(tmp_path: Path, field: str, value: object) -> None:

@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 pytest.importorskip("torch", reason="needs torch (CPU)")
 pytest.importorskip("transformers", reason="needs transformers")
 
 from dragoman.core.errors import EngineError
 from dragoman.core.request import Sampling
-from dragoman.core.token_engine import Failed, Sampled, TokenOutput, TokenRequest
+from dragoman.core.token_engine import Sampled, TokenOutput, TokenRequest
 from dragoman.engines import tiny, transformers
 from dragoman.engines.batching import BLOCK_SIZE, Chunk, EngineLimits, SchedulerConfig
 from dragoman.engines.hardware import count_usable_cores
@@ -35,8 +34,7 @@ from dragoman.engines.transformers.load_network import load_network
 from dragoman.engines.transformers.paged_attention import PagedStep, StepLayout
 from dragoman.engines.transformers.transformers_model import TransformersModel
 
-from ..faults import FaultyModel, NanModel, raise_for
-from ..harness import GREEDY, Outputs, StepperHarness, generate_with_files, run_alone
+from ..harness import GREEDY, Outputs, StepperHarness, files, generate_with_files, run_alone
 
 pytestmark = pytest.mark.torch
 TorchDispatchMode: Any = import_module("torch.utils._python_dispatch").TorchDispatchMode
@@ -254,6 +252,19 @@ def test_block_files_are_found_by_new_process(tmp_path: Path) -> None:
     assert second.tokens == first.tokens
 
 
+def test_block_files_are_restored_after_other_steps(tmp_path: Path) -> None:
+    ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
+    first = generate_with_files(build_paged_model(network("llama"))[0], tmp_path, ask)
+    with files(tmp_path) as store:
+        bench = StepperHarness(build_paged_model(network("llama"))[0], files=store)
+        bench.add(TokenRequest(id="b", prompt=(7, 8, 9), max_tokens=8, sampling=GREEDY))
+        bench.finish()
+        second = bench.add(ask)
+        bench.finish()
+    assert (first.cached, second.cached) == ([0], [48])
+    assert second.tokens == first.tokens
+
+
 class LargestTensor(TorchDispatchMode):
     """Records the size of the largest tensor that an operation returns."""
 
@@ -304,31 +315,6 @@ def test_nan_values_in_reused_blocks_do_not_leak() -> None:
         bench.finish()
     assert streams[2].tokens == streams[0].tokens
     assert len(streams[0].tokens) == 4
-
-
-@pytest.mark.parametrize("fault", ["exception", "nan"])
-def test_fault_fails_only_its_sequence(fault: str) -> None:
-    model, _ = build_paged_model(network("llama"))
-    faulty = (
-        FaultyModel(model, raise_for("1", position=20))
-        if fault == "exception"
-        else NanModel(model, "1")
-    )
-    bench = StepperHarness(faulty)
-    asks = [
-        TokenRequest(id=str(n), prompt=tuple(range(n + 3, 21)), max_tokens=8, sampling=GREEDY)
-        for n in range(16)
-    ]
-    streams = [bench.add(ask) for ask in asks]
-    bench.finish_despite_faults()
-    assert isinstance(streams[1].end, Failed)
-    for ask, stream in zip(asks, streams, strict=True):
-        if ask.id != "1":
-            assert stream.tokens == run_alone(model, ask).tokens
-    # What it wrote is not found in the prefix cache.
-    again = bench.add(replace(asks[1], id="again"))
-    bench.finish()
-    assert again.tokens == run_alone(model, asks[1]).tokens
 
 
 def test_load_without_safetensors_raises(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ pytest.importorskip("sentence_transformers", reason="needs sentence-transformers
 from dragoman.core.encoder_requests import TextInputs, TextPairs
 from dragoman.pipeline.embedding import embed
 from dragoman.pipeline.scoring import score_pairs
+from dragoman.pipeline.served_model import ServedModel
 
 from .sentence_models import (
     HIDDEN,
@@ -30,12 +32,13 @@ from .sentence_models import (
     write_encoder_model,
     write_modules,
 )
-from .serving import serve_model
+from .serving import serve_model, serve_numpy_encoder
 
 theirs: Any = import_module("sentence_transformers")
 
 pytestmark = pytest.mark.torch
 
+Serve = Callable[[Path], AbstractAsyncContextManager[ServedModel]]
 TEXTS = (
     "the cat sat on the mat",
     "a dog",
@@ -127,12 +130,26 @@ EMBEDDERS: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("shape", EMBEDDERS)
-async def test_embeddings_match_sentence_transformers(shape: str, tmp_path: Path) -> None:
+LIBRARY_ONLY = ("electra", "qwen3", "llama", "logits", "undeclared")
+"""What the beginning of a shape's name says that numpy does not run."""
+
+
+def list_runs(shapes: Mapping[str, object]) -> list[tuple[str, Serve]]:
+    on_numpy = [shape for shape in shapes if not shape.startswith(LIBRARY_ONLY)]
+    return [
+        *((shape, serve_model) for shape in shapes),
+        *((shape, serve_numpy_encoder) for shape in on_numpy),
+    ]
+
+
+@pytest.mark.parametrize(("shape", "serve"), list_runs(EMBEDDERS))
+async def test_embeddings_match_sentence_transformers(
+    shape: str, serve: Serve, tmp_path: Path
+) -> None:
     EMBEDDERS[shape](tmp_path)
     model = theirs.SentenceTransformer(str(tmp_path), device="cpu", local_files_only=True)
     expected = model.float().encode(list(TEXTS))
-    async with serve_model(tmp_path) as served:
+    async with serve(tmp_path) as served:
         found = await embed(served, TextInputs(TEXTS), None, None)
     vectors = np.array([np.frombuffer(vector, "<f4") for vector in found.vectors])
     assert vectors.shape == expected.shape
@@ -235,11 +252,11 @@ RERANKERS: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("shape", RERANKERS)
-async def test_scores_match_sentence_transformers(shape: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("shape", "serve"), list_runs(RERANKERS))
+async def test_scores_match_sentence_transformers(shape: str, serve: Serve, tmp_path: Path) -> None:
     RERANKERS[shape](tmp_path)
     model = theirs.CrossEncoder(str(tmp_path), device="cpu", local_files_only=True)
     expected = model.float().predict([(QUERY, text) for text in TEXTS])
-    async with serve_model(tmp_path) as served:
+    async with serve(tmp_path) as served:
         found = await score_pairs(served, TextPairs((QUERY,), TEXTS))
     assert found.scores == pytest.approx(expected.tolist(), abs=1e-5)

@@ -12,6 +12,7 @@ import httpx2
 
 from dragoman_check.rules import anthropic as anthropic_rules
 from dragoman_check.rules import chat as chat_rules
+from dragoman_check.rules import gemini as gemini_rules
 from dragoman_check.rules import ollama as ollama_rules
 from dragoman_check.rules import responses as responses_rules
 
@@ -45,19 +46,25 @@ class Dialect(NamedTuple):
     """How to ask in one dialect.
 
     read_whole, read_stream: return the answer or the failure.
+    stream_path: the path of streams; None for the same path with a field `stream`.
     """
 
     path: str
     body: dict[str, Any]
     read_whole: Callable[[dict[str, Any]], Answer | Failure]
     read_stream: Callable[[bytes], Answer | Failure]
+    stream_path: str | None = None
 
 
 async def ask(client: httpx2.AsyncClient, dialect: Dialect) -> tuple[Answer | Failure, ...]:
     """Ask for a whole answer and for a stream."""
     outcomes: list[Answer | Failure] = []
     for stream in (False, True):
-        response = await client.post(dialect.path, json={**dialect.body, "stream": stream})
+        if dialect.stream_path is None:
+            response = await client.post(dialect.path, json={**dialect.body, "stream": stream})
+        else:
+            path = dialect.stream_path if stream else dialect.path
+            response = await client.post(path, json=dialect.body)
         is_stream = stream and response.status_code == 200
         if response.status_code != 200:
             outcomes.append(read_error(response.json()))
@@ -250,6 +257,32 @@ def fold_ollama(lines: list[dict[str, Any]]) -> Answer:
     )
 
 
+def read_gemini(body: dict[str, Any]) -> Answer | Failure:
+    return fold_gemini([body])
+
+
+def read_gemini_stream(stream: bytes) -> Answer | Failure:
+    chunks = read_data(stream)
+    if "error" in chunks[-1]:
+        return read_error(chunks[-1])
+    return fold_gemini(gemini_rules.check_stream(stream))
+
+
+def fold_gemini(chunks: list[dict[str, Any]]) -> Answer:
+    candidates = [chunk["candidates"][0] for chunk in chunks]
+    parts = [part for candidate in candidates for part in candidate["content"]["parts"]]
+    calls = [part["functionCall"] for part in parts if "functionCall" in part]
+    texts = [part for part in parts if "text" in part]
+    reasons = {"MAX_TOKENS": "length", "SAFETY": "content_filter"}
+    return Answer(
+        "".join(part["text"] for part in texts if not part.get("thought")),
+        "".join(part["text"] for part in texts if part.get("thought")),
+        "",
+        tuple((call["name"], normalize(json.dumps(call["args"]))) for call in calls),
+        reasons.get(candidates[-1]["finishReason"], "stop"),
+    )
+
+
 FUNCTIONS = ("add", "get_weather")
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"a": {}}}
 FUNCTION_TOOLS: list[dict[str, Any]] = [
@@ -290,5 +323,22 @@ DIALECTS = {
         {"model": "m", "messages": HI, "tools": FUNCTION_TOOLS},
         read_ollama,
         read_ollama_stream,
+    ),
+    "gemini": Dialect(
+        "/v1beta/models/m:generateContent",
+        {
+            "contents": [{"role": "user", "parts": [{"text": HI[0]["content"]}]}],
+            "tools": [
+                {
+                    "functionDeclarations": [
+                        {"name": name, "parametersJsonSchema": PARAMETERS} for name in FUNCTIONS
+                    ]
+                }
+            ],
+            "generationConfig": {"thinkingConfig": {"includeThoughts": True}},
+        },
+        read_gemini,
+        read_gemini_stream,
+        "/v1beta/models/m:streamGenerateContent?alt=sse",
     ),
 }

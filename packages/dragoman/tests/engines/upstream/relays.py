@@ -46,10 +46,11 @@ def build_engine(
 ) -> UpstreamEngine:
     """Build an upstream engine.
 
-    urls: the upstreams' URLs, without `/v1`.
+    urls: the upstreams' URLs, without the API's version.
     """
     sleep = config.pop("sleep", sleep_forever)
-    upstreams = config.pop("upstreams", tuple(Upstream(f"{url}/v1") for url in urls))
+    version = "/v1beta" if kind == "gemini" else "/v1"
+    upstreams = config.pop("upstreams", tuple(Upstream(url + version) for url in urls))
     return UpstreamEngine(
         UpstreamConfig(
             upstreams, model, KINDS[kind], config.pop("defaults", UpstreamDefaults()), **config

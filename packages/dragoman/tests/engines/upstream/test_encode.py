@@ -139,7 +139,7 @@ def test_request_roundtrip_is_lossless(constraint: Constraint) -> None:
         add_special_tokens=True,
         priority=-3,
         cache_salt="salt",
-        extras=Extras('{"a":1}', '{"b":2}'),
+        extras=Extras('{"a":1}', '{"b":2}', session_id="s", cache_hit_threshold=0.25),
     )
     (read,) = read_chat(
         encode_request(request, KINDS["dragoman"], "there", UpstreamDefaults()).body,

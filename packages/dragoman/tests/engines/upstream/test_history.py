@@ -55,6 +55,15 @@ STREAMS = {
             },
         },
     ),
+    Wire.GEMINI: b"data: %b\n\n"
+    % json.dumps(
+        {
+            "candidates": [
+                {"content": {"role": "model", "parts": [{"text": "A"}]}, "finishReason": "STOP"}
+            ],
+            "usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 1},
+        }
+    ).encode(),
 }
 GENERATING = [name for name, kind in KINDS.items() if kind.parameters]
 USER = {"role": "user", "content": "hi"}
@@ -158,9 +167,21 @@ def describe_block(block: dict[str, Any]) -> str:
             return block["text"]
 
 
+def describe_part(part: dict[str, Any]) -> str:
+    if "functionCall" in part:
+        return "call"
+    return (
+        part["functionResponse"]["response"]["output"]
+        if "functionResponse" in part
+        else part["text"]
+    )
+
+
 def list_steps(body: dict[str, Any]) -> list[Any]:
     """List the calls, results and texts that an upstream receives, in their order."""
     steps: list[Any] = []
+    for content in body.get("contents", ()):
+        steps += map(describe_part, content["parts"])
     for message in body.get("messages", body.get("input", [])):
         kind = message.get("type", "message")
         if kind == "function_call":
@@ -286,7 +307,13 @@ BUDGETED = {
 async def test_thinking_budget_is_forwarded_or_becomes_effort(kind: str) -> None:
     answer, received = await forward("/v1/messages", BUDGETED, kind)
     thinking = received.get("thinking", {})
-    if 8_000 in (received.get("thinking_token_budget"), thinking.get("budget_tokens")):
+    config = received.get("generationConfig", {}).get("thinkingConfig", {})
+    budgets = (
+        received.get("thinking_token_budget"),
+        thinking.get("budget_tokens"),
+        config.get("thinkingBudget"),
+    )
+    if 8_000 in budgets:
         assert NAME not in answer.headers
         return
     effort = received.get("reasoning_effort", received.get("reasoning", {}).get("effort"))

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
 from tests.engines.upstream.relays import VLLM, direct, relay
@@ -133,53 +134,69 @@ def plain(body: bytes) -> bytes:
     return re.sub(rb"(call|toolu|fc|rs|msg|resp|cmpl|chatcmpl)_?-?[0-9a-f]+", number, body)
 
 
-async def compare(make: Callable[[], Models], path: str, body: dict[str, Any]) -> None:
+Sending = tuple[str, dict[str, Any]]
+"""The path and the body of a request."""
+
+
+async def find_differences(make: Callable[[], Models], sendings: dict[str, Sending]) -> list[str]:
+    """Send the requests to a server of these models, and to one whose upstream that is;
+    return the requests whose responses differ, and how.
+    """
     async with direct(make(), VLLM) as client:
-        expected = await client.post(path, json=body)
+        expected = [await client.post(path, json=body) for path, body in sendings.values()]
     async with relay(make(), VLLM) as client:
-        found = await client.post(path, json=body)
-    assert found.status_code == expected.status_code
-    assert found.headers.get(WARNINGS) == expected.headers.get(WARNINGS)
+        found = [await client.post(path, json=body) for path, body in sendings.values()]
+    return [
+        f"{name}: {each.text} instead of {other.text}"
+        for (name, (_, body)), each, other in zip(sendings.items(), found, expected, strict=True)
+        if not is_same(each, other, body)
+    ]
+
+
+def is_same(found: httpx2.Response, expected: httpx2.Response, body: dict[str, Any]) -> bool:
+    if (found.status_code, found.headers.get(WARNINGS)) != (
+        expected.status_code,
+        expected.headers.get(WARNINGS),
+    ):
+        return False
     if ("n" in body or isinstance(body.get("prompt"), list)) and body.get("stream"):
         # The interleaving of several answers is random.
-        assert sorted(found.content.splitlines()) == sorted(expected.content.splitlines())
-    else:
-        assert plain(found.content) == plain(expected.content)
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("reply", REPLIES)
-async def test_scripted_response_matches_through_upstream(
-    tokenizer: HfTokenizer, reply: str, case: str, streamed: bool
-) -> None:
-    path, body = CASES[case]
-    if (reply, case) == ("bytes", "completions with logprobs"):
-        pytest.skip(
-            "a completion's logprobs tell a token's text and not its bytes, by which offsets are "
-            "counted"
+        return sorted(plain(found.content).splitlines()) == sorted(
+            plain(expected.content).splitlines()
         )
-    await compare(
-        lambda: build_scripted(tokenizer, *REPLIES[reply]), path, {**body, "stream": streamed}
-    )
+    return plain(found.content) == plain(expected.content)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("case", CASES)
-async def test_bundled_model_response_matches_through_upstream(
-    embedded: Models, case: str, streamed: bool
+def whole_and_streamed(cases: dict[str, Sending]) -> dict[str, Sending]:
+    return {
+        f"{name}{', streamed' if stream else ''}": (path, {**body, "stream": stream})
+        for name, (path, body) in cases.items()
+        for stream in (False, True)
+    }
+
+
+@pytest.mark.parametrize("reply", REPLIES)
+async def test_scripted_responses_match_through_upstream(
+    tokenizer: HfTokenizer, reply: str
 ) -> None:
-    path, body = CASES[case]
-    if streamed and "prompt_logprobs" in body:
-        pytest.skip("a stream has no logprobs of a prompt")
-    limit = (
-        {"max_output_tokens": 24}
-        if path == "/v1/responses"
-        else {"max_tokens": body.get("max_tokens", 24)}
-    )
-    await compare(
-        lambda: embedded, path, {**body, **limit, "temperature": 1.0, "seed": 5, "stream": streamed}
-    )
+    cases = whole_and_streamed(CASES)
+    if reply == "bytes":
+        # A completion's logprobs tell a token's text and not its bytes, by which offsets
+        # are counted.
+        del cases["completions with logprobs"], cases["completions with logprobs, streamed"]
+    assert await find_differences(lambda: build_scripted(tokenizer, *REPLIES[reply]), cases) == []
+
+
+async def test_bundled_model_responses_match_through_upstream(embedded: Models) -> None:
+    sampling = {"temperature": 1.0, "seed": 5}
+    cases: dict[str, Sending] = {}
+    for name, (path, body) in whole_and_streamed(CASES).items():
+        if body["stream"] and "prompt_logprobs" in body:
+            # A stream has no logprobs of a prompt.
+            continue
+        limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+        cases[name] = (path, {limit: 24, **body, **sampling})
+    assert await find_differences(lambda: embedded, cases) == []
 
 
 ECHOES: dict[str, dict[str, Any]] = {
@@ -195,10 +212,10 @@ ECHOES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", ECHOES)
-async def test_echo_logprobs_match_through_upstream(embedded: Models, case: str) -> None:
+async def test_echo_logprobs_match_through_upstream(embedded: Models) -> None:
     path, body = completions(echo=True, logprobs=0, max_tokens=8, temperature=1.0, seed=5)
-    await compare(lambda: embedded, path, {**body, **ECHOES[case]})
+    cases = {name: (path, {**body, **more}) for name, more in ECHOES.items()}
+    assert await find_differences(lambda: embedded, cases) == []
 
 
 @pytest.mark.parametrize("case", ECHOES)

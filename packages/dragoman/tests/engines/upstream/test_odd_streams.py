@@ -4,11 +4,16 @@ said is in the answer, or the answer is an error in the client's dialect.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import httpx2
 import pytest
-from tests.engines.upstream import odd_chat_streams, odd_messages_streams, odd_responses_streams
+from tests.engines.upstream import (
+    odd_chat_streams,
+    odd_gemini_streams,
+    odd_messages_streams,
+    odd_responses_streams,
+)
 from tests.engines.upstream.client_answers import DIALECTS, Answer, Failure, ask
 from tests.engines.upstream.odd_stream import Case
 from tests.engines.upstream.relays import build_engine, direct
@@ -18,11 +23,20 @@ from dragoman.pipeline.engine_backends import EventBackend
 from dragoman.pipeline.model_registry import Models
 from dragoman.pipeline.served_model import ServedModel
 
-CASES = (*odd_chat_streams.CASES, *odd_responses_streams.CASES, *odd_messages_streams.CASES)
+CASES = (
+    *odd_chat_streams.CASES,
+    *odd_responses_streams.CASES,
+    *odd_messages_streams.CASES,
+    *odd_gemini_streams.CASES,
+)
+KINDS = tuple(dict.fromkeys(case.kind for case in CASES))
+Cut = Callable[[bytes], list[bytes]]
 
 
 def adapt(answer: Answer, dialect: str) -> Answer:
     """Return the form of an answer in a dialect that has no refusals, or no filters."""
+    if dialect == "gemini":
+        return answer._replace(text=answer.text + answer.refusal, refusal="")
     if dialect not in ("messages", "ollama"):
         return answer
     if answer.refusal:
@@ -44,54 +58,64 @@ def is_expected(found: Answer | Failure, expected: Answer | Failure, dialect: st
 
 
 async def find_differences(
-    case: Case, *pieces: bytes, dialects: Collection[str] = tuple(DIALECTS)
+    kind: str, cut: Cut, list_dialects: Callable[[Case], Collection[str]] = lambda _: DIALECTS
 ) -> list[str]:
-    """Ask in the dialects, whole and streamed; return what is not as expected.
+    """Ask for each answer of the upstreams of a kind, whole and streamed; return what is
+    not as expected.
 
-    pieces: the pieces in which the upstream's body arrives.
+    cut: returns the pieces in which the upstream's body arrives.
+    list_dialects: returns the dialects in which an answer is asked for.
     """
+    sent: list[httpx2.Response] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         if request.method == "GET":
             return httpx2.Response(200, json={"data": []})
-        headers = {"content-type": case.content_type}
-        return httpx2.Response(200, headers=headers, stream=Pieces(*pieces))
+        return sent[0]
 
     differences: list[str] = []
     async with far_server(answer) as address:
-        engine = build_engine(address, kind=case.kind)
+        engine = build_engine(address, kind=kind)
         models = Models([ServedModel("m", EventBackend(engine), 4096, 1_700_000_000)])
         async with direct(models) as client:
-            for name in dialects:
-                answers = await ask(client, DIALECTS[name])
-                for mode, found in zip(("whole", "stream"), answers, strict=True):
-                    if not is_expected(found, case.expected, name):
-                        differences.append(f"{name} {mode}: {found}")
+            for case in (case for case in CASES if case.kind == kind):
+                headers = {"content-type": case.content_type}
+                pieces = Pieces(*cut(case.body))
+                sent[:] = [httpx2.Response(200, headers=headers, stream=pieces)]
+                for name in list_dialects(case):
+                    answers = await ask(client, DIALECTS[name])
+                    for mode, found in zip(("whole", "stream"), answers, strict=True):
+                        if not is_expected(found, case.expected, name):
+                            differences.append(f"{case.name}, {name} {mode}: {found}")
     return differences
 
 
-def name_case(case: Case) -> str:
-    return f"{case.kind}: {case.name}"
+def leave_whole(body: bytes) -> list[bytes]:
+    return [body] if body else []
 
 
-@pytest.mark.parametrize("case", CASES, ids=name_case)
-async def test_odd_stream_is_read_or_is_an_error(case: Case) -> None:
-    """In Chat, and in the other dialects in turn."""
+def list_two_dialects(case: Case) -> Collection[str]:
+    """Chat, and the other dialects in turn."""
     others = [name for name in DIALECTS if name != "chat"]
-    dialects = ("chat", others[CASES.index(case) % len(others)])
-    pieces = [case.body] if case.body else []
-    assert await find_differences(case, *pieces, dialects=dialects) == []
+    return ("chat", others[CASES.index(case) % len(others)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_odd_streams_are_read_or_are_errors(kind: str) -> None:
+    assert await find_differences(kind, leave_whole, list_two_dialects) == []
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", CASES, ids=name_case)
-async def test_odd_stream_is_read_in_every_dialect(case: Case) -> None:
-    assert await find_differences(case, *([case.body] if case.body else [])) == []
+@pytest.mark.parametrize("kind", KINDS)
+async def test_odd_streams_are_read_in_every_dialect(kind: str) -> None:
+    assert await find_differences(kind, leave_whole) == []
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("size", [1, 7])
-@pytest.mark.parametrize("case", CASES, ids=name_case)
-async def test_odd_stream_in_pieces_is_the_same(case: Case, size: int) -> None:
-    pieces = [case.body[start : start + size] for start in range(0, len(case.body), size)]
-    assert await find_differences(case, *pieces) == []
+@pytest.mark.parametrize("kind", KINDS)
+async def test_odd_streams_in_pieces_are_the_same(kind: str, size: int) -> None:
+    def cut(body: bytes) -> list[bytes]:
+        return [body[start : start + size] for start in range(0, len(body), size)]
+
+    assert await find_differences(kind, cut) == []

@@ -148,7 +148,22 @@ def build_responses(pieces: Iterable[str], *, counts: bool) -> list[bytes]:
     ]
 
 
-WIRES = {"chat": build_chat, "messages": build_messages, "responses": build_responses}
+def build_gemini(pieces: Iterable[str], *, counts: bool) -> list[bytes]:
+    end: dict[str, Any] = {"candidates": [{"content": {"parts": []}, "finishReason": "STOP"}]}
+    if counts:
+        end["usageMetadata"] = {"promptTokenCount": 900, "candidatesTokenCount": 900}
+    return [
+        *(encode_events({"candidates": [{"content": {"parts": [{"text": p}]}}]}) for p in pieces),
+        encode_events(end),
+    ]
+
+
+WIRES = {
+    "chat": build_chat,
+    "messages": build_messages,
+    "responses": build_responses,
+    "gemini": build_gemini,
+}
 
 
 @asynccontextmanager

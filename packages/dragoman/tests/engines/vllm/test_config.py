@@ -36,6 +36,7 @@ def test_capabilities_parameters_match_request_fields() -> None:
         name
         for struct in (SamplingOptions, GenerationLimits, Extras)
         for name in struct.__struct_fields__
-        if name not in ("close_at_limit", "reply", "fault")
+        if name
+        not in ("close_at_limit", "reply", "fault", "cache_hit_threshold", "cache_threshold_finish")
     }
     assert features.build_capabilities().parameters == known

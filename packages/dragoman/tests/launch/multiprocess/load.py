@@ -104,8 +104,9 @@ class Load:
             {"input": f"[[say {text}]]", "previous_response_id": previous, "stream": True}
         )
         for line in answer.splitlines():
+            # Not `[DONE]`, which follows a failure too.
             if (
-                line.startswith(b"data: ")
+                line.startswith(b"data: {")
                 and (event := json.loads(line[6:]))["type"] == "response.completed"
             ):
                 self.acknowledged[event["response"]["id"]] = text

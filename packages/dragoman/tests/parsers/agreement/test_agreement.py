@@ -5,6 +5,7 @@ docs/parsers.md lists with reasons.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 
@@ -25,6 +26,12 @@ READERS: dict[str, Callable[[Case], tuple[Reading, ...]]] = {
 every_kind = pytest.mark.parametrize("kind", READERS)
 
 
+@cache
+def read_cases(kind: str) -> list[tuple[Case, tuple[Reading, ...]]]:
+    """Return the cases with what our parsers read in them, once for all tests."""
+    return [(case, READERS[kind](case)) for case in load_cases(kind)]
+
+
 @every_kind
 def test_texts_parse_like_vllm_except_listed_differences(kind: str):
     explained = {
@@ -34,8 +41,7 @@ def test_texts_parse_like_vllm_except_listed_differences(kind: str):
         for id in difference.cases
     }
     different: dict[str, object] = {}
-    for case in load_cases(kind):
-        ours = READERS[kind](case)[0]
+    for case, (ours, *_) in read_cases(kind):
         meanings = {ours.meaning}
         if kind == "tools":
             meanings.update(reading.meaning for reading in read_tools_behind_reasoning(case))
@@ -51,8 +57,7 @@ def test_texts_parse_like_vllm_except_listed_differences(kind: str):
 
 @every_kind
 def test_parse_result_is_independent_of_chunking(kind: str):
-    for case in load_cases(kind):
-        full, streamed = READERS[kind](case)
+    for case, (full, streamed) in read_cases(kind):
         assert full == streamed, case
 
 

@@ -35,10 +35,12 @@ class Process:
 
 
 @asynccontextmanager
-async def serving(store: str, folder: Path) -> AsyncGenerator[Process]:
+async def serving(
+    store: str, folder: Path, *options: str, script_text: str = SCRIPT
+) -> AsyncGenerator[Process]:
     """Run a server. It is stopped at the end, unless it was killed before."""
     script = folder / "script.yaml"
-    script.write_text(SCRIPT)
+    script.write_text(script_text)
     command = [
         sys.executable,
         "-m",
@@ -49,6 +51,7 @@ async def serving(store: str, folder: Path) -> AsyncGenerator[Process]:
         "0",
         "--store",
         store,
+        *options,
     ]
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import openai
@@ -36,7 +36,10 @@ HI: Any = [{"role": "user", "content": "hi"}]
 
 @asynccontextmanager
 async def run_server(
-    *entries: ScriptEntry, store: Store | None = None, options: ServingOptions | None = None
+    *entries: ScriptEntry,
+    store: Store | None = None,
+    options: ServingOptions | None = None,
+    tenants: Mapping[str, Tenant] | None = None,
 ) -> AsyncGenerator[str]:
     """Run a server and yield its host:port."""
     tokenizer = load_tiny_tokenizer()
@@ -50,7 +53,8 @@ async def run_server(
             )
         ]
     )
-    async with serving(build_asgi_app(models, options=options, store=store), models) as where:
+    app = build_asgi_app(models, options=options, store=store, tenants=tenants)
+    async with serving(app, models) as where:
         yield where
 
 
@@ -424,6 +428,29 @@ async def test_websocket_connection_limit_returns_503():
         with pytest.raises(InvalidStatus):
             async with connect(f"ws://{where}/v1/chat/completions"):
                 pass
+
+
+async def test_websockets_of_one_key_leave_share_of_other():
+    tenants = build_tenants("greedy") | build_tenants("other")
+    options = ServingOptions(max_sockets=8)
+    async with (
+        run_server(ANSWER, options=options, tenants=tenants) as where,
+        AsyncExitStack() as stack,
+    ):
+
+        async def enter(key: str) -> None:
+            headers = {"authorization": f"Bearer {key}"}
+            await stack.enter_async_context(
+                connect(f"ws://{where}/v1/responses", additional_headers=headers)
+            )
+
+        for _ in range(6):
+            await enter("greedy")
+        with pytest.raises(InvalidStatus) as rejected:
+            await enter("greedy")
+        assert rejected.value.response.status_code == 503
+        for _ in range(2):
+            await enter("other")
 
 
 CREATE = '{"type":"response.create","model":"m","input":"hi"}'

@@ -161,7 +161,7 @@ def _build_computer(tool: AnthropicWireTool) -> tuple[str, Schema]:
     properties: dict[str, Schema] = {"coordinate": _POINT, "text": _STRING}
     actions = _ACTIONS_2024
     # The January 2025 version added mouse buttons, scrolling, held keys and waiting;
-    # the November one `zoom`.
+    # the November one `zoom`, which the client enables.
     if kind > "computer_20241022":
         actions = _ACTIONS_2025
         properties |= {
@@ -170,7 +170,7 @@ def _build_computer(tool: AnthropicWireTool) -> tuple[str, Schema]:
             "scroll_amount": {"type": "integer"},
             "duration": {"type": "number", "description": "Seconds."},
         }
-    if kind > "computer_20250124":
+    if kind > "computer_20250124" and tool.enable_zoom:
         actions = (*actions, "zoom")
         properties["region"] = {
             "type": "array",

@@ -25,6 +25,7 @@ from ..field_errors import check_one_of, invalid_value, missing_parameter, requi
 from ..media import read_base64, read_image_url, read_url
 from ..request_body import read_json_object
 from ..sealing import Purpose, SealingKey, VerificationMode, unpack_reasoning
+from ..server_tools import join_name
 from ..tool_input import INVALID_JSON_KEY
 from .wire import (
     BlockSource,
@@ -103,6 +104,18 @@ class ThinkingBlockReader:
                 f"{path}: its {field} was not created by this server for this key; the thinking "
                 f"block is omitted"
             )
+
+    def find_search_output(self, block: WireContentBlock) -> str | None:
+        """Return the output of a search that this server made; None for any other block."""
+        key = self._sealing_key
+        if key is None or not isinstance(block.content, list):
+            return None
+        outputs = (
+            key.unseal(Purpose.SEARCH, result.encrypted_content)
+            for result in block.content
+            if result.encrypted_content
+        )
+        return next((output for output in outputs if output is not None), None)
 
 
 VisiblePart = Text | Image | File
@@ -211,7 +224,12 @@ def _read_parts(
             require_value(block.tool_use_id, f"{path}.tool_use_id"), result, bool(block.is_error)
         )
     elif kind in HOSTED_RESULTS:
-        hosted_result = tuple(_read_hosted_result(block.content, f"{path}.content"))
+        output = thinking_reader.find_search_output(block)
+        hosted_result = (
+            tuple(_read_hosted_result(block.content, f"{path}.content"))
+            if output is None
+            else (Text(output),)
+        )
         yield ToolResult(
             require_value(block.tool_use_id, f"{path}.tool_use_id"),
             hosted_result,
@@ -331,6 +349,8 @@ def _read_call(block: WireContentBlock, path: str) -> ToolCall:
         raw_arguments = msgspec.json.decode(arguments, type=dict[str, Raw]).get(INVALID_JSON_KEY)
         if raw_arguments is not None and bytes(raw_arguments).startswith(b'"'):
             arguments = msgspec.json.decode(raw_arguments, type=str)
+    if block.type == "mcp_tool_use" and block.server_name:
+        name = join_name(block.server_name, name)
     return ToolCall(id, name, arguments)
 
 

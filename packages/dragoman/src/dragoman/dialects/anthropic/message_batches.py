@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec import Raw, Struct
 
-from ...core.errors import RequestError
+from ...core.errors import RequestError, Unsupported
 from ..field_errors import abbreviate, invalid_value, missing_parameter
 from ..request_body import BodySchema, ParsedBody
 
@@ -71,6 +71,7 @@ class MessageBatchBody(Struct, frozen=True):
 
 class _Params(Struct, frozen=True):
     stream: object = None
+    mcp_servers: object = None
 
 
 _CREATE = BodySchema(MessageBatchBody)
@@ -112,6 +113,13 @@ def read_message_batch(data: bytes) -> tuple[tuple[MessageBatchRequest, ...], tu
         # it would never get.
         if parsed.stream not in (None, False):
             raise invalid_value(f"{path}.stream", "streaming is not supported in a batch")
+        # Requests of a batch are stored, and these contain tokens.
+        if parsed.mcp_servers not in (None, []):
+            raise Unsupported(
+                f"'{path}.mcp_servers' is not supported in a batch, where calls of tools could be "
+                "made twice.",
+                param=f"{path}.mcp_servers",
+            )
     return tuple(
         MessageBatchRequest(entry.custom_id, bytes(entry.params)) for entry in requests
     ), tuple(body.find_other_fields(_CREATE.names))

@@ -4,12 +4,14 @@ CountCall.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...core.errors import RequestError
-from ...core.message import Role
+from ...core.message import Role, ToolChoice
 from ...core.request import (
     Constraint,
     Conversation,
@@ -18,6 +20,7 @@ from ...core.request import (
     ReasoningOptions,
     TemplateOptions,
 )
+from ...core.server_tools import ToolList
 from ..chunk_envelope import ResponseId
 from ..constraint_fields import read_schema, read_structured_outputs, require_at_most_one
 from ..field_errors import check_one_of, missing_parameter
@@ -28,6 +31,7 @@ from ..sealing import Purpose, SealingKey, VerificationMode, pack_reasoning
 from .content_blocks import ThinkingBlockReader
 from .context_edits import read_edits
 from .errors import MESSAGES_NAMES, ThreadUnsupported
+from .mcp_toolsets import McpToolset, build_plan, read_hosted_tools, read_toolsets
 from .message_history import MessageHistory, read_history, wants_citations
 from .tool_registry import AnthropicToolRegistry
 from .wire import (
@@ -70,7 +74,10 @@ def read_messages(data: bytes, options: ReaderOptions) -> GenerationCall:
     warnings, unknown = MESSAGES.classify_body(parsed, _BODY, _PROMPT_FIELDS)
     if body.service_tier is not None:
         check_one_of(body.service_tier, ("auto", "standard_only"), "service_tier")
-    conversation = _read_conversation(prompting, options, warnings)
+    of_servers = read_toolsets(body.mcp_servers or (), prompting.tools or ())
+    hosted = read_hosted_tools(prompting.tools or (), options.hosted_tools, warnings)
+    toolsets = (*of_servers, *hosted)
+    conversation = _read_conversation(prompting, options, warnings, toolsets)
     stop = read_stop_strings(body.stop_sequences, options.max_stop, "stop_sequences")
     constraint, constraint_param = _read_constraint(
         body, prompting, conversation.template.continue_final_message
@@ -94,7 +101,7 @@ def read_messages(data: bytes, options: ReaderOptions) -> GenerationCall:
     def writer(header: Header) -> MessagesWriter:
         return MessagesWriter(id.apply_to(header), render_options)
 
-    return GenerationCall(
+    call = GenerationCall(
         (request,),
         bool(body.stream),
         ID_PREFIX,
@@ -104,6 +111,42 @@ def read_messages(data: bytes, options: ReaderOptions) -> GenerationCall:
         TOOL_PREFIX,
         MESSAGES_NAMES,
     )
+    if not toolsets:
+        return call
+
+    def with_tool_lists(lists: tuple[ToolList, ...]) -> GenerationCall:
+        taken = [tool.name for tool in conversation.tools]
+        plan, functions = build_plan(toolsets, lists, taken)
+        registry = AnthropicToolRegistry(
+            prompting.tools or (),
+            [],
+            has_servers=bool(of_servers),
+            hosted_tools=options.hosted_tools,
+        )
+        registry.apply_changes(prompting.messages)
+        registry.add_server_tools(functions)
+        prompt = replace(
+            conversation,
+            tools=registry.tools,
+            tool_choice=registry.read_choice(prompting.tool_choice),
+        )
+        rendering = replace(render_options, server_tools=plan.tools)
+
+        def server_tool_writer(header: Header) -> MessagesWriter:
+            return MessagesWriter(id.apply_to(header), rendering)
+
+        return replace(
+            call,
+            requests=(replace(request, prompt=prompt),),
+            writer=server_tool_writer,
+            server_tools=plan,
+        )
+
+    return replace(
+        call,
+        unlisted=tuple(toolset.server for toolset in toolsets),
+        with_tool_lists=with_tool_lists,
+    )
 
 
 def read_count_tokens(data: bytes, options: ReaderOptions) -> CountCall:
@@ -111,7 +154,8 @@ def read_count_tokens(data: bytes, options: ReaderOptions) -> CountCall:
     parsed = ParsedBody(data)
     prompting = parsed.decode(_PROMPT_FIELDS)
     warnings, unknown = COUNT_TOKENS.classify_body(parsed, _PROMPT_FIELDS)
-    conversation = _read_conversation(prompting, options, warnings)
+    hosted = read_hosted_tools(prompting.tools or (), options.hosted_tools, warnings)
+    conversation = _read_conversation(prompting, options, warnings, hosted)
     reports_edits = prompting.context_management is not None
     return CountCall(
         resolve_model(prompting.model, options),
@@ -123,11 +167,22 @@ def read_count_tokens(data: bytes, options: ReaderOptions) -> CountCall:
 
 
 def _read_conversation(
-    body: MessagesPromptFields, options: ReaderOptions, warnings: list[str]
+    body: MessagesPromptFields,
+    options: ReaderOptions,
+    warnings: list[str],
+    toolsets: Sequence[McpToolset],
 ) -> Conversation:
+    """Read the conversation. toolsets: servers will list their tools, with which the tool
+    choice is read again.
+    """
     if read_json_value(body.thread, "thread") is not None:
         raise ThreadUnsupported
-    toolbox = AnthropicToolRegistry(body.tools or (), warnings)
+    toolbox = AnthropicToolRegistry(
+        body.tools or (),
+        warnings,
+        has_servers=any(not toolset.hosted for toolset in toolsets),
+        hosted_tools=options.hosted_tools,
+    )
     toolbox.apply_changes(body.messages)
     if wants_citations(body.messages):
         warnings.append("citations: citations are not supported")
@@ -141,7 +196,7 @@ def _read_conversation(
     return Conversation(
         history.messages,
         toolbox.tools,
-        toolbox.read_choice(choice),
+        ToolChoice() if toolsets else toolbox.read_choice(choice),
         parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
         reasoning=_read_reasoning(body, history),
         template=TemplateOptions(
@@ -218,7 +273,11 @@ def _build_render_options(
 
     is_wrapped = omits_thinking or sealing_key.check is VerificationMode.STRICT
     return MessagesRenderOptions(
-        omits_thinking, sign, reports_edits, wrap_seal if is_wrapped else None
+        omits_thinking,
+        sign,
+        reports_edits,
+        wrap_seal if is_wrapped else None,
+        seal=partial(sealing_key.seal, Purpose.SEARCH),
     )
 
 

@@ -19,8 +19,21 @@ StopReasonName = Literal[
 ]
 
 
+class SearchCitation(Struct, frozen=True, tag_field="type", tag="web_search_result_location"):
+    """A link of a search that a text names.
+
+    cited_text: what the search has returned for it; empty if unknown.
+    """
+
+    url: str
+    title: str
+    encrypted_index: str
+    cited_text: str
+
+
 class TextBlock(Struct, frozen=True, tag_field="type", tag="text"):
     text: str
+    citations: list[SearchCitation] | UnsetType = UNSET
 
 
 class ThinkingBlock(Struct, frozen=True, tag_field="type", tag="thinking"):
@@ -45,11 +58,100 @@ class ToolUseBlock(Struct, frozen=True, tag_field="type", tag="tool_use"):
     input: dict[str, Any]
 
 
-AnswerBlock = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock
+class McpToolUseBlock(Struct, frozen=True, tag_field="type", tag="mcp_tool_use"):
+    """A call of an MCP server's tool, which the server makes."""
+
+    id: str
+    name: str
+    server_name: str
+    input: dict[str, Any]
+
+
+class McpToolResultBlock(Struct, frozen=True, tag_field="type", tag="mcp_tool_result"):
+    """What such a call returned."""
+
+    tool_use_id: str
+    is_error: bool
+    content: list[TextBlock]
+
+
+class ServerToolUseBlock(Struct, frozen=True, tag_field="type", tag="server_tool_use"):
+    """A call of a hosted tool, which the server makes."""
+
+    id: str
+    name: Literal["web_search", "code_execution"]
+    input: dict[str, Any]
+
+
+class WebSearchResult(Struct, frozen=True, tag_field="type", tag="web_search_result"):
+    """A link that a search found.
+
+    encrypted_content: what the search returned, for a later request; only in the first.
+    """
+
+    url: str
+    title: str
+    encrypted_content: str
+    page_age: None
+
+
+class WebSearchError(Struct, frozen=True, tag_field="type", tag="web_search_tool_result_error"):
+    error_code: Literal[
+        "invalid_tool_input", "unavailable", "max_uses_exceeded", "too_many_requests"
+    ]
+
+
+class WebSearchToolResultBlock(Struct, frozen=True, tag_field="type", tag="web_search_tool_result"):
+    tool_use_id: str
+    content: list[WebSearchResult] | WebSearchError
+
+
+class CodeExecutionResult(Struct, frozen=True, tag_field="type", tag="code_execution_result"):
+    """What the code wrote. content: files that it made; this server returns none."""
+
+    stdout: str
+    stderr: str
+    return_code: int
+    content: list[dict[str, Any]]
+
+
+class CodeExecutionError(
+    Struct, frozen=True, tag_field="type", tag="code_execution_tool_result_error"
+):
+    error_code: Literal[
+        "invalid_tool_input", "unavailable", "too_many_requests", "execution_time_exceeded"
+    ]
+
+
+class CodeExecutionToolResultBlock(
+    Struct, frozen=True, tag_field="type", tag="code_execution_tool_result"
+):
+    tool_use_id: str
+    content: CodeExecutionResult | CodeExecutionError
+
+
+AnswerBlock = (
+    TextBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock
+    | ToolUseBlock
+    | McpToolUseBlock
+    | McpToolResultBlock
+    | ServerToolUseBlock
+    | WebSearchToolResultBlock
+    | CodeExecutionToolResultBlock
+)
 
 
 class ThinkingTokenDetails(Struct, frozen=True):
     thinking_tokens: int
+
+
+class ServerToolUsage(Struct, frozen=True):
+    """The calls of hosted tools that succeeded."""
+
+    web_search_requests: int
+    web_fetch_requests: int
 
 
 class MessagesUsage(Struct, frozen=True):
@@ -62,6 +164,7 @@ class MessagesUsage(Struct, frozen=True):
     cache_read_input_tokens: int | None
     output_tokens: int
     output_tokens_details: ThinkingTokenDetails | UnsetType = UNSET
+    server_tool_use: ServerToolUsage | UnsetType = UNSET
     service_tier: Literal["standard"] | UnsetType = UNSET
 
 
@@ -84,10 +187,32 @@ class AppliedContextEdits(Struct, frozen=True):
     applied_edits: list[ClearedToolUses | ClearedThinking]
 
 
+class CacheMissReason(Struct, frozen=True):
+    """Why the prefix of an earlier prompt cannot be reused.
+
+    cache_missed_input_tokens: an estimate, of a reason that names what has changed.
+    """
+
+    type: Literal[
+        "model_changed",
+        "system_changed",
+        "tools_changed",
+        "messages_changed",
+        "previous_message_not_found",
+        "unavailable",
+    ]
+    cache_missed_input_tokens: int | UnsetType = UNSET
+
+
+class CacheDiagnostics(Struct, frozen=True):
+    cache_miss_reason: CacheMissReason
+
+
 class MessageResponse(Struct, frozen=True, tag_field="type", tag="message"):
     """An answer.
 
     stop_reason, stop_sequence: null in the first event of a stream.
+    diagnostics: if requested; null if the prompt begins with the earlier one.
     """
 
     id: str
@@ -99,6 +224,7 @@ class MessageResponse(Struct, frozen=True, tag_field="type", tag="message"):
     usage: MessagesUsage
     stop_details: RefusalDetails | UnsetType = UNSET
     context_management: AppliedContextEdits | UnsetType = UNSET
+    diagnostics: CacheDiagnostics | UnsetType | None = UNSET
     kv_transfer_params: dict[str, Any] | UnsetType = UNSET
 
 
@@ -123,13 +249,17 @@ class SignatureDelta(Struct, frozen=True, tag_field="type", tag="signature_delta
     signature: str
 
 
+class CitationsDelta(Struct, frozen=True, tag_field="type", tag="citations_delta"):
+    citation: SearchCitation
+
+
 class InputJsonDelta(Struct, frozen=True, tag_field="type", tag="input_json_delta"):
     partial_json: str
 
 
 class ContentBlockDelta(Struct, frozen=True, tag_field="type", tag="content_block_delta"):
     index: int
-    delta: TextBlockDelta | ThinkingBlockDelta | SignatureDelta | InputJsonDelta
+    delta: TextBlockDelta | ThinkingBlockDelta | SignatureDelta | InputJsonDelta | CitationsDelta
 
 
 class ContentBlockStop(Struct, frozen=True, tag_field="type", tag="content_block_stop"):

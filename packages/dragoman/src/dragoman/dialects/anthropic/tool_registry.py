@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
 
 from ...core.errors import RequestError, Unsupported
 from ...core.message import (
@@ -11,10 +13,13 @@ from ...core.message import (
     Tool,
     ToolChoice,
 )
+from ...core.server_tools import HostedTarget
 from ..field_errors import abbreviate, check_one_of, invalid_value, missing_parameter
 from ..request_body import read_json_object
 from .client_tools import build_client_tool
 from .content_blocks import TOOL_CHANGES
+from .hosted_tools import find_hosted_name
+from .mcp_toolsets import MCP_TOOLSET
 from .wire import (
     AnthropicWireMessage,
     AnthropicWireTool,
@@ -26,19 +31,36 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 class AnthropicToolRegistry:
-    """The callable tools by name, in declaration order."""
+    """The callable tools by name, in declaration order.
 
-    def __init__(self, tools: Sequence[AnthropicWireTool], warnings: list[str]) -> None:
+    has_servers: the toolsets among the tools are those of declared servers.
+    hosted_tools: as in `ReaderOptions`.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[AnthropicWireTool],
+        warnings: list[str],
+        *,
+        has_servers: bool = False,
+        hosted_tools: Mapping[str, HostedTarget],
+    ) -> None:
         self._tools: dict[str, Tool] = {}
         self._removed: dict[str, Tool] = {}
         self._unavailable: set[str] = set()
         self._warnings = warnings
         for i, tool in enumerate(tools):
-            self._add(tool, f"tools[{i}]")
+            is_toolset = has_servers and tool.type == MCP_TOOLSET
+            if not is_toolset and not find_hosted_name(tool, hosted_tools):
+                self._add(tool, f"tools[{i}]")
 
     @property
     def tools(self) -> tuple[Tool, ...]:
         return tuple(self._tools.values())
+
+    def add_server_tools(self, tools: Sequence[FunctionTool]) -> None:
+        """Add the tools that this server calls, whose names differ from all others."""
+        self._tools |= {tool.name: tool for tool in tools}
 
     def apply_changes(self, messages: Sequence[AnthropicWireMessage]) -> None:
         """Apply the tool changes in system messages. The prompt contains the final set
@@ -78,6 +100,8 @@ class AnthropicToolRegistry:
 
     def _add(self, tool: AnthropicWireTool, path: str) -> None:
         parsed = build_client_tool(tool) or _read_custom(tool, path)
+        if parsed is not None:
+            parsed = _apply_options(parsed, tool)
         callers = tool.allowed_callers
         # Only a warning, since agents always declare a fixed set of tools and may never
         # need this one.
@@ -135,9 +159,14 @@ def _read_custom(tool: AnthropicWireTool, path: str) -> FunctionTool | None:
         )
     if schema is None:
         raise missing_parameter(f"{path}.input_schema")
-    description = tool.description
-    if tool.input_examples:
-        # Chat templates have no field for examples.
-        examples = "\n".join(bytes(example).decode() for example in tool.input_examples)
-        description = f"{description or ''}\n\nExamples of its input:\n{examples}".strip()
-    return FunctionTool(tool.name, description, schema, tool.strict)
+    return FunctionTool(tool.name, tool.description, schema)
+
+
+def _apply_options(parsed: FunctionTool, tool: AnthropicWireTool) -> FunctionTool:
+    """Return a tool with the options that all kinds of tools have."""
+    if not tool.input_examples:
+        return replace(parsed, strict=tool.strict)
+    # Chat templates have no field for examples.
+    examples = "\n".join(bytes(example).decode() for example in tool.input_examples)
+    description = f"{parsed.description or ''}\n\nExamples of its input:\n{examples}".strip()
+    return replace(parsed, strict=tool.strict, description=description)

@@ -13,7 +13,15 @@ from msgspec import Meta, Raw, Struct
 from ..bounds import MAX_MESSAGES, AtLeastOne, CountOrUnlimited
 from ..generation_fields import DecodingFields
 from ..json_body import HELLO, JsonBody
-from ..parameter_table import SHARED_ROWS, Note, ParameterTable, accept, reject, warn
+from ..parameter_table import (
+    CACHE_THRESHOLD,
+    SHARED_ROWS,
+    Note,
+    ParameterTable,
+    accept,
+    reject,
+    warn,
+)
 from ..unknown_fields import NestedRules, TaggedFields
 from .threads import ThreadReference
 
@@ -48,6 +56,7 @@ class WireContentBlock(Struct, frozen=True):
     content: str | list[WireContentBlock] | dict[str, Any] | None = None
     id: str | None = None
     name: str | None = None
+    server_name: str | None = None
     input: Raw = Raw()
     tool_use_id: str | None = None
     tool_name: str | None = None
@@ -55,6 +64,7 @@ class WireContentBlock(Struct, frozen=True):
     title: str | None = None
     context: str | None = None
     url: str | None = None
+    encrypted_content: str | None = None
     citations: Raw = Raw()
     tool: ToolChange | None = None
     cache_control: CacheControl | None = None
@@ -80,7 +90,42 @@ class AnthropicWireTool(Struct, frozen=True):
     input_examples: list[Raw] | None = None
     display_width_px: int | None = None
     display_height_px: int | None = None
+    enable_zoom: bool | None = None
     cache_control: CacheControl | None = None
+    mcp_server_name: str | None = None
+    default_config: McpToolConfig | None = None
+    configs: dict[str, McpToolConfig] | None = None
+    tools: Raw = Raw()
+    max_uses: AtLeastOne | None = None
+    allowed_domains: Raw = Raw()
+    blocked_domains: Raw = Raw()
+    user_location: Raw = Raw()
+
+
+class McpToolConfig(Struct, frozen=True):
+    """Whether tools of an MCP server may be called."""
+
+    enabled: bool | None = None
+
+
+class McpToolConfiguration(Struct, frozen=True):
+    """The former place of a toolset's settings."""
+
+    enabled: bool | None = None
+    allowed_tools: list[str] | None = None
+
+
+class McpServerDefinition(Struct, frozen=True):
+    """An MCP server whose tools this server calls.
+
+    url: None means the operator's server of that name.
+    """
+
+    name: str
+    type: str = "url"
+    url: str | None = None
+    authorization_token: str | None = None
+    tool_configuration: McpToolConfiguration | None = None
 
 
 class AnthropicWireToolChoice(Struct, frozen=True):
@@ -143,13 +188,28 @@ class ContextManagement(Struct, frozen=True):
 _CUSTOM_TOOL = frozenset(
     {"name", "description", "input_schema", "strict", "allowed_callers", "input_examples"}
 )
+_HOSTED_TYPES = (
+    "web_search_20250305",
+    "web_search_20260209",
+    "web_search_20260318",
+    "code_execution_20250522",
+    "code_execution_20250825",
+    "code_execution_20260120",
+    "code_execution_20260521",
+)
+_HOSTED_TOOL = _CUSTOM_TOOL | {"max_uses", "allowed_domains", "blocked_domains", "user_location"}
+_TOOLSET = frozenset({"mcp_server_name", "default_config", "configs", "tools"})
 
 MESSAGES_NESTED = NestedRules(
     accepted={
         # Hints for caches, and fields that clients replay from an answer.
         AnthropicWireMessage: frozenset({"cache_control", "id"}),
-        WireContentBlock: frozenset({"cache_control", "caller"}),
-        AnthropicWireTool: frozenset({"cache_control", "defer_loading", "eager_input_streaming"}),
+        WireContentBlock: frozenset({"cache_control", "caller", "toolset_name"}),
+        AnthropicWireTool: frozenset({"cache_control", "defer_loading", "eager_input_streaming"})
+        # Only for calls by hosted code, of which there are none.
+        | {"response_inclusion"},
+        # All tools are in the prompt.
+        McpToolConfig: frozenset({"defer_loading"}),
         # Claude Code shares a cache between its users.
         CacheControl: frozenset({"scope"}),
     },
@@ -160,7 +220,9 @@ MESSAGES_NESTED = NestedRules(
         )
         | {"thinking", "redacted_thinking", "compaction", "tool_addition", "tool_removal"}
         | {"tool_reference"},
-        AnthropicWireTool: frozenset({None, "custom"}),
+        AnthropicWireTool: frozenset({None, "custom", "mcp_toolset", *_HOSTED_TYPES}),
+        # Other edits are reported as a whole.
+        WireEdit: frozenset({"clear_tool_uses_20250919", "clear_thinking_20251015"}),
     },
     tagged={
         AnthropicWireMessage: TaggedFields(
@@ -195,7 +257,18 @@ MESSAGES_NESTED = NestedRules(
                 "content": frozenset({"content"}),
             },
         ),
-        AnthropicWireTool: TaggedFields("type", dict.fromkeys((None, "custom"), _CUSTOM_TOOL)),
+        AnthropicWireTool: TaggedFields(
+            "type",
+            {
+                **dict.fromkeys((None, "custom"), _CUSTOM_TOOL),
+                **dict.fromkeys(_HOSTED_TYPES, _HOSTED_TOOL),
+                "mcp_toolset": _TOOLSET,
+            },
+        ),
+        McpServerDefinition: TaggedFields(
+            "type",
+            {"url": frozenset({"name", "url", "authorization_token", "tool_configuration"})},
+        ),
         AnthropicWireToolChoice: TaggedFields(
             "type",
             {
@@ -256,8 +329,9 @@ class MessagesPromptFields(Struct, frozen=True, kw_only=True):
     tools: Annotated[
         list[AnthropicWireTool] | None,
         Note(
-            "custom tools, and bash, text_editor, computer and memory as functions; hosted tools "
-            "are omitted with "
+            "custom tools, and bash, text_editor, computer and memory as functions; mcp_toolset of "
+            "a server in mcp_servers; web_search and code_execution if --hosted-tool names a tool "
+            "for them; other hosted tools are omitted with "
             "a warning. Deferred tools are included in the prompt; input_examples are added to "
             "the description"
         ),
@@ -304,6 +378,15 @@ class MessagesPromptFields(Struct, frozen=True, kw_only=True):
     ] = Raw()
 
 
+class CacheDiagnosticsOptions(Struct, frozen=True):
+    """A request to compare this prompt with an earlier one.
+
+    previous_message_id: the id of that response; None only allows later comparisons.
+    """
+
+    previous_message_id: str | None = None
+
+
 class MessagesMetadata(Struct, frozen=True):
     user_id: str | None = None
 
@@ -318,6 +401,17 @@ class MessagesBody(DecodingFields, frozen=True, kw_only=True):
     stream: bool | None = None
     stop_sequences: Annotated[list[str] | None, Note("maximum count set by the server")] = None
     metadata: Annotated[MessagesMetadata | None, Note("user_id has no effect")] = None
+    mcp_servers: Annotated[
+        list[McpServerDefinition] | None,
+        Note(
+            "if this server has tool servers; a toolset in tools, or tool_configuration, selects "
+            "their tools. Without url it is the operator's server of that name"
+        ),
+    ] = None
+    diagnostics: Annotated[
+        CacheDiagnosticsOptions | None,
+        Note("the response tells how the prompt differs from the one of previous_message_id"),
+    ] = None
     service_tier: Annotated[
         str | None, Note("auto and standard_only; there is one tier, reported as standard")
     ] = None
@@ -333,9 +427,7 @@ _UNSUPPORTED = (
     *warn("inference_geo", "the location cannot be selected"),
     *warn("speed", "only the standard speed is available", "standard"),
     *warn("fallbacks", "fallback models are not supported", [], "default"),
-    *warn("diagnostics", "cache diagnostics are not supported", {}, {"previous_message_id": None}),
     *reject("container", "code execution containers are not supported"),
-    *reject("mcp_servers", "MCP servers are not supported", []),
     *reject("compaction", "compaction is not supported in Messages"),
     *reject("stop", "use stop_sequences", []),
     *reject("response_format", "use output_config.format", {"type": "text"}),
@@ -355,6 +447,7 @@ MESSAGES = ParameterTable(
     (
         *SHARED_ROWS,
         *accept("session_id", note="a hint for routers"),
+        *CACHE_THRESHOLD,
         *_UNSUPPORTED,
     ),
 )

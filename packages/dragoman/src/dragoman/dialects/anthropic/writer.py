@@ -8,7 +8,7 @@ with its input. Empty text does not open a block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -30,6 +30,7 @@ from ...core.events import (
 )
 from ...core.message import Reasoning, Refusal, SealKind, ToolCall
 from ...core.reply import Choice, Reply, ReplyPart
+from ...core.server_tools import ServerToolName, ToolOutcome
 from ..interfaces import Header
 from ..json_encoding import (
     encode_field,
@@ -39,9 +40,11 @@ from ..json_encoding import (
     escape_line_breaks,
     replace_surrogates,
 )
+from ..search_links import Link
 from ..tool_input import ToolInputStreamer, is_cut_off
 from .context_edits import render_applied_edits
 from .errors import render_anthropic_error
+from .hosted_tools import map_links, render_citations, render_hosted_result
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 MESSAGE_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
@@ -60,12 +63,50 @@ class MessagesRenderOptions(Struct, frozen=True):
     reports_edits: report the applied context edits.
     wrap_seal: computes the signature of sealed thinking from its text and seal; None
         passes the seal on unchanged.
+    server_tools: the tools that this server calls, by their names in the prompt.
+    seal: encrypts the output of a search.
     """
 
     omit_thinking: bool = False
     sign: Callable[[str], str] = no_signature
     reports_edits: bool = False
     wrap_seal: Callable[[str, str], str] | None = None
+    server_tools: Mapping[str, ServerToolName] = {}
+    seal: Callable[[str], str] = no_signature
+
+    def render_call_head(self, id: str, name: str) -> bytes:
+        """Render a call without its input."""
+        tool = self.server_tools.get(name)
+        if tool is None:
+            return b'"type":"tool_use","id":%s,"name":%s' % (encode_string(id), encode_string(name))
+        if tool.hosted:
+            return b'"type":"server_tool_use","id":%s,"name":%s' % (
+                encode_string(_build_hosted_call_id(id)),
+                encode_string(tool.hosted),
+            )
+        return b'"type":"mcp_tool_use","id":%s,"name":%s,"server_name":%s' % (
+            encode_string(_build_server_call_id(id)),
+            encode_string(tool.name),
+            encode_string(tool.server),
+        )
+
+    def render_result(self, id: str, name: str, outcome: ToolOutcome) -> bytes:
+        """Render the result of a call that this server made."""
+        if hosted := self.server_tools[name].hosted:
+            return render_hosted_result(_build_hosted_call_id(id), hosted, outcome, self.seal)
+        return _render_result(id, outcome)
+
+    def render_hosted_usage(self, n_searches: int) -> bytes:
+        """Render the use of hosted tools; nothing if the request has none."""
+        if not any(tool.hosted for tool in self.server_tools.values()):
+            return b""
+        return b',"server_tool_use":{"web_search_requests":%d,"web_fetch_requests":0}' % n_searches
+
+    def is_search(self, name: str, outcome: ToolOutcome | None) -> bool:
+        """Whether a call is a web search that succeeded, the kind that Anthropic counts."""
+        tool = self.server_tools.get(name)
+        has_succeeded = outcome is not None and outcome.failure is None
+        return has_succeeded and tool is not None and tool.hosted == "web_search"
 
     def render_signature(self, text: str, seal: str) -> bytes:
         """Render the signature of a thinking block, as JSON."""
@@ -102,6 +143,26 @@ class _TextBlock:
         return b""
 
 
+class _CitingTextBlock(_TextBlock):
+    """Text that follows a search. links: what searches have found, by URL."""
+
+    def __init__(self, index: int, links: Mapping[str, Link]) -> None:
+        super().__init__(index)
+        self._delta_prefix = _render_delta_prefix(index)
+        self._links = links
+        self._texts: list[str] = []
+
+    def add(self, text: str) -> bytes:
+        self._texts.append(text)
+        return super().add(text)
+
+    def end(self) -> bytes:
+        return b"".join(
+            b'%s{"type":"citations_delta","citation":%s}}\n\n' % (self._delta_prefix, citation)
+            for citation in render_citations("".join(self._texts), self._links)
+        )
+
+
 class _ThinkingBlock:
     start = b'{"type":"thinking","thinking":"","signature":""}'
 
@@ -125,8 +186,10 @@ class _ThinkingBlock:
         return b'%s{"type":"signature_delta","signature":%s}}\n\n' % (self._opening, signature)
 
 
-class _RedactedBlock:
-    """A redacted_thinking block, which is complete when it starts."""
+class _CompleteBlock:
+    """A block that is complete when it starts: redacted thinking, or the result of a
+    call that this server made.
+    """
 
     def __init__(self, block: bytes) -> None:
         self.start = block
@@ -142,11 +205,10 @@ class _RedactedBlock:
 class _ToolUseBlock:
     """A tool_use block. The first delta of its input is empty, as in Anthropic's API."""
 
-    def __init__(self, index: int, id: str, name: str) -> None:
-        self.start = b'{"type":"tool_use","id":%s,"name":%s,"input":{}}' % (
-            encode_string(id),
-            encode_string(name),
-        )
+    def __init__(self, index: int, head: bytes, id: str, name: str) -> None:
+        self.start = b'{%s,"input":{}}' % head
+        self.id = id
+        self.name = name
         self._opening = _render_delta_prefix(index)
         self._input = ToolInputStreamer()
 
@@ -167,13 +229,14 @@ class _ToolUseBlock:
         )
 
 
-_Block = _TextBlock | _ThinkingBlock | _RedactedBlock | _ToolUseBlock
+_Block = _TextBlock | _ThinkingBlock | _CompleteBlock | _ToolUseBlock
 
 
 class MessagesWriter:
     """Renders one answer, streamed or full. It has only one choice."""
 
     def __init__(self, header: Header, options: MessagesRenderOptions = DEFAULT_OPTIONS) -> None:
+        self.id = header.id
         self._options = options
         self._head = b'"id":%s,"type":"message","role":"assistant","model":%s' % (
             encode_string(header.id), encode_string(header.model),
@@ -182,8 +245,14 @@ class MessagesWriter:
         self._open_block: _Block | None = None
         self._open_text: _TextBlock | None = None
         self._has_calls = self._has_refusal = False
+        self._n_searches = 0
+        self._links: dict[str, Link] = {}
         self._choice_finished: ChoiceFinished | None = None
         self._applied_edits: tuple[AppliedEdit, ...] = ()
+
+    def add_diagnostics(self, diagnostics: bytes) -> None:
+        """Add the field `diagnostics`, as JSON, to a message that is not yet begun."""
+        self._head += b',"diagnostics":' + diagnostics
 
     @property
     def end(self) -> bytes:
@@ -209,11 +278,14 @@ class MessagesWriter:
             case ReasoningDelta(text=text, seal=seal):
                 return self._write_thinking(text, seal)
             case ToolCallStart(id=id, name=name):
-                self._has_calls = True
+                self._has_calls = self._has_calls or name not in self._options.server_tools
                 close_events = self._close_block(is_cut_off=False)
+                head = self._options.render_call_head(id, name)
                 return close_events + self._start_block(
-                    _ToolUseBlock(self._block_index, id, name), ""
+                    _ToolUseBlock(self._block_index, head, id, name), ""
                 )
+            case ToolCallDelta(outcome=ToolOutcome() as outcome):
+                return self._write_outcome(event.arguments, outcome)
             case ToolCallDelta(arguments=text):
                 # The block's start has sent an empty input_json_delta, as the API does;
                 # later empty ones are skipped.
@@ -251,10 +323,20 @@ class MessagesWriter:
             or (isinstance(part, Reasoning) and part.seal)
         ]
         has_refusal = any(isinstance(part, Refusal) for part in parts)
-        stop = self._render_stop(choice.reason, choice.stop, choice.has_tool_calls, has_refusal)
+        has_calls = any(
+            isinstance(part, ToolCall) and part.name not in self._options.server_tools
+            for part in parts
+        )
+        stop = self._render_stop(choice.reason, choice.stop, has_calls, has_refusal)
         content = b",".join(self._render_content(parts, choice))
-        return b'{%s,"content":[%s],%s,"usage":{%s,"service_tier":"standard"}%s%s}' % (
+        n_searches = sum(
+            self._options.is_search(part.name, part.outcome)
+            for part in parts
+            if isinstance(part, ToolCall)
+        )
+        return b'{%s,"content":[%s],%s,"usage":{%s%s,"service_tier":"standard"}%s%s}' % (
             self._head, content, stop, _render_usage(usage),
+            self._options.render_hosted_usage(n_searches),
             self._render_edits(reply.applied_edits),
             encode_field("kv_transfer_params", reply.kv_transfer_params),
         )  # fmt: skip
@@ -267,8 +349,9 @@ class MessagesWriter:
             choice_finished.reason, choice_finished.stop, self._has_calls, self._has_refusal
         )
         transfer = encode_field("kv_transfer_params", choice_finished.kv_transfer_params)
-        payload = b'{"type":"message_delta","delta":{%s},"usage":{%s}%s%s}' % (
-            stop, _render_usage(usage), self._render_edits(self._applied_edits), transfer,
+        payload = b'{"type":"message_delta","delta":{%s},"usage":{%s%s}%s%s}' % (
+            stop, _render_usage(usage), self._options.render_hosted_usage(self._n_searches),
+            self._render_edits(self._applied_edits), transfer,
         )  # fmt: skip
         return _render_event(b"message_delta", payload) + MESSAGE_STOP
 
@@ -291,7 +374,11 @@ class MessagesWriter:
         if self._open_text is not None:
             return self._open_text.add(text)
         close_events = self._close_block(is_cut_off=False)
-        self._open_text = _TextBlock(self._block_index)
+        self._open_text = (
+            _CitingTextBlock(self._block_index, self._links)
+            if self._links
+            else _TextBlock(self._block_index)
+        )
         return close_events + self._start_block(self._open_text, text)
 
     def _write_thinking(self, text: str, seal: str) -> bytes:
@@ -310,13 +397,27 @@ class MessagesWriter:
             block = (
                 _ThinkingBlock(self._block_index, self._options)
                 if redacted is None
-                else _RedactedBlock(redacted)
+                else _CompleteBlock(redacted)
             )
             events += self._start_block(block, text)
         if not seal:
             return events
         if isinstance(block, _ThinkingBlock):
             block.seal = seal
+        return events + self._close_block(is_cut_off=False)
+
+    def _write_outcome(self, text: str, outcome: ToolOutcome) -> bytes:
+        """Write the last piece of a call that this server made, and its result."""
+        block = self._open_block
+        if not isinstance(block, _ToolUseBlock):
+            return b""
+        events = block.add(text) if text else b""
+        events += self._close_block(is_cut_off=False)
+        result = self._options.render_result(block.id, block.name, outcome)
+        if self._options.is_search(block.name, outcome):
+            self._n_searches += 1
+            self._links |= map_links(outcome.text)
+        events += self._start_block(_CompleteBlock(result), "")
         return events + self._close_block(is_cut_off=False)
 
     def _start_block(self, block: _Block, text: str) -> bytes:
@@ -355,12 +456,13 @@ class MessagesWriter:
         """
         options = self._options
         texts = list[str]()
+        links: dict[str, Link] = {}
         for i, part in enumerate(parts):
             if not isinstance(part, Reasoning | ToolCall):
                 texts.append(part.text)
                 continue
             if texts:
-                yield _render_text_block(texts)
+                yield _render_text_block(texts, links)
                 texts = []
             if isinstance(part, ToolCall):
                 # This is the input that a stream's deltas add up to. Only the last call
@@ -368,11 +470,14 @@ class MessagesWriter:
                 # complete.
                 input = ToolInputStreamer()
                 input.feed(part.arguments)
-                input.end(is_cut_off=i == len(parts) - 1 and is_cut_off(choice.reason, choice.stop))
+                is_last = i == len(parts) - 1 and part.outcome is None
+                input.end(is_cut_off=is_last and is_cut_off(choice.reason, choice.stop))
                 value = escape_line_breaks(replace_surrogates(input.value).encode())
-                yield b'{"type":"tool_use","id":%s,"name":%s,"input":%s}' % (
-                    encode_string(part.id), encode_string(part.name), value,
-                )  # fmt: skip
+                yield b'{%s,"input":%s}' % (options.render_call_head(part.id, part.name), value)
+                if part.outcome is not None:
+                    yield options.render_result(part.id, part.name, part.outcome)
+                    if options.is_search(part.name, part.outcome):
+                        links |= map_links(part.outcome.text)
             elif not part.text and (redacted := options.render_redacted(part.seal)) is not None:
                 yield redacted
             else:
@@ -381,7 +486,7 @@ class MessagesWriter:
                     options.render_signature(part.text, part.seal),
                 )
         if texts:
-            yield _render_text_block(texts)
+            yield _render_text_block(texts, links)
 
     def _render_stop(
         self,
@@ -400,9 +505,9 @@ class MessagesWriter:
         match reason:
             case FinishReason.CONTENT_FILTER:
                 stop_reason = b"refusal"
-            case FinishReason.LENGTH | FinishReason.ABORT:
-                # Anthropic has no reason for an aborted answer; this one at least marks
-                # it as truncated.
+            case FinishReason.LENGTH | FinishReason.ABORT | FinishReason.CACHE_THRESHOLD:
+                # Anthropic has no reason for an aborted answer or one that was not begun;
+                # this one at least marks it as truncated.
                 stop_reason = b"max_tokens"
             case FinishReason.CONTEXT_LENGTH:
                 stop_reason = b"model_context_window_exceeded"
@@ -421,8 +526,33 @@ class MessagesWriter:
         return fields + b',"stop_details":{"type":"refusal","category":null,"explanation":null}'
 
 
-def _render_text_block(pieces: list[str]) -> bytes:
-    return b'{"type":"text","text":%s}' % encode_string("".join(pieces))
+def _build_server_call_id(id: str) -> str:
+    """Return the id of a call that this server makes, with Anthropic's prefix."""
+    return "mcptoolu_" + id.removeprefix("toolu_")
+
+
+def _build_hosted_call_id(id: str) -> str:
+    return "srvtoolu_" + id.removeprefix("toolu_")
+
+
+def _render_result(id: str, outcome: ToolOutcome) -> bytes:
+    return (
+        b'{"type":"mcp_tool_result","tool_use_id":%s,"is_error":%s,'
+        b'"content":[{"type":"text","text":%s}]}'
+    ) % (
+        encode_string(_build_server_call_id(id)),
+        b"false" if outcome.failure is None else b"true",
+        encode_string(outcome.text),
+    )
+
+
+def _render_text_block(pieces: list[str], links: Mapping[str, Link]) -> bytes:
+    text = "".join(pieces)
+    citations = render_citations(text, links) if links else []
+    return b'{"type":"text","text":%s%s}' % (
+        encode_string(text),
+        b',"citations":[%s]' % b",".join(citations) if citations else b"",
+    )
 
 
 def _render_usage(usage: Usage) -> bytes:

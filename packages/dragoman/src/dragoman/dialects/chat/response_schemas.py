@@ -12,7 +12,13 @@ from ..openai_response_schemas import CompletionUsage
 from ..vllm_response_fields import VllmRequestMetrics
 
 ChatFinishReason = Literal[
-    "stop", "length", "tool_calls", "function_call", "content_filter", "abort"
+    "stop",
+    "length",
+    "tool_calls",
+    "function_call",
+    "content_filter",
+    "abort",
+    "cache_threshold",
 ]
 """`abort` only in vLLM's profile; in OpenAI's an aborted answer ends with `length`."""
 

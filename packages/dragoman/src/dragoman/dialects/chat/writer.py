@@ -2,6 +2,7 @@
 pieces.
 
 each choice:  role  (content | reasoning | refusal | tool deltas)*  finish
+              or role and finish at once, if it ends with cache_threshold
 the stream:   all roles in index order, then the choices interleaved, [usage], [DONE] or an error
 """
 
@@ -200,6 +201,7 @@ class ChatWriter(ChunkWriter):
         "_chunk_end",
         "_chunk_starts",
         "_counter",
+        "_ends_empty",
         "_envelope",
         "_is_plain",
         "_is_vllm",
@@ -223,6 +225,7 @@ class ChatWriter(ChunkWriter):
         # A plain stream sends text deltas without looking up a choice's state.
         self._is_plain = not (self._wants_prompt or self._wants_tokens or options.continuous_usage)
         self._awaits_prompt = False
+        self._ends_empty = False
         self._choice_count = 0
         self._last_delta = (
             bytearray()
@@ -376,26 +379,33 @@ class ChatWriter(ChunkWriter):
         # The first chunk carries the prompt's ids, which come with the event after this
         # one.
         self._awaits_prompt = self._wants_prompt
-        return b"" if self._awaits_prompt else self._render_roles(None)
+        # llm-d's router reads only the first chunk to decide whether it must prefill.
+        self._ends_empty = event.ends_empty and not self._awaits_prompt
+        return b"" if self._awaits_prompt or self._ends_empty else self._render_roles(None)
 
-    def _render_roles(self, prompt: PromptTokens | None) -> bytes:
+    def _render_roles(
+        self, prompt: PromptTokens | None, reason: bytes = b"null", extra: bytes = b""
+    ) -> bytes:
         """All roles, in index order and before anything else, because the official SDK
         appends choices as they arrive.
 
         Without a content in OpenAI's profile, so that an answer of calls alone folds to
         the null of the full response.
+
+        reason: the finish reason of a choice that ends empty.
         """
         self._awaits_prompt = False
-        extra = self._render_prompt_fields(prompt)
+        extra += self._render_prompt_fields(prompt)
         logprobs = (
             b"null"
             if self._options.logprobs is None or self._is_vllm
             else b'{"content":[],"refusal":null}'
         )
-        content = b',"content":""' if self._is_vllm else b""
-        fields = b'"delta":{"role":"assistant"%s},"logprobs":%s,"finish_reason":null}' % (
+        content = b',"content":""' if self._is_vllm or self._ends_empty else b""
+        fields = b'"delta":{"role":"assistant"%s},"logprobs":%s,"finish_reason":%s}' % (
             content,
             logprobs,
+            reason,
         )
         choices = (b'{"index":%d,%s' % (i, fields) for i in range(self._choice_count))
         return b"".join(
@@ -435,6 +445,8 @@ class ChatWriter(ChunkWriter):
             event.reason, self._get_state(event.choice).calls > 0
         ) + self._render_weights(event)
         transfer = encode_field("kv_transfer_params", event.kv_transfer_params)
+        if self._ends_empty:
+            return self._render_roles(None, reason + self._render_stop(event.stop), transfer)
         # An empty answer has an empty content, in a stream as in the full response.
         has_content = self._is_vllm or self._last_delta[event.choice]
         empty = b"" if has_content else self._render_chunk(event.choice, b'{"content":""}', b"null")

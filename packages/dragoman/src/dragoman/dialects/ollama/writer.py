@@ -37,7 +37,7 @@ from ...core.events import (
 from ...core.message import Reasoning, ToolCall
 from ...core.reply import Reply
 from ..json_encoding import clamp_logprob, encode_string, escape_line_breaks, replace_surrogates
-from ..tool_input import ToolInputStreamer, is_cut_off
+from ..tool_input import is_cut_off, render_whole_input
 from .errors import render_ollama_error
 
 KEEPALIVE = b" "
@@ -269,7 +269,12 @@ class OllamaWriter(LineFraming):
         return b',"logprobs":' + escape_line_breaks(msgspec.json.encode(entries))
 
 
-_TRUNCATED = (FinishReason.LENGTH, FinishReason.CONTEXT_LENGTH, FinishReason.ABORT)
+_TRUNCATED = (
+    FinishReason.LENGTH,
+    FinishReason.CONTEXT_LENGTH,
+    FinishReason.ABORT,
+    FinishReason.CACHE_THRESHOLD,
+)
 
 
 def format_time(seconds: float) -> str:
@@ -287,27 +292,14 @@ def _render_call(
     """Render a call as a list of one item; empty if the call was cut off before its
     arguments were complete.
     """
-    # Ollama sends `arguments` as an object, which cannot express an incomplete call.
-    if is_cut_off and not _is_object(arguments):
+    value = render_whole_input(arguments, is_incomplete=is_cut_off)
+    if value is None:
         return []
-    streamer = ToolInputStreamer()
-    streamer.feed(arguments)
-    streamer.end(is_cut_off=False)
-    # Reformatted, because a model may write line breaks between members, and here each
-    # line is one JSON value.
-    value = msgspec.json.format(replace_surrogates(streamer.value).encode(), indent=-1)
     # LiteLLM needs the outer index: without it, it merges calls of separate chunks.
     return [
         b'{"id":%s,"index":%d,"function":{"index":%d,"name":%s,"arguments":%s}}'
-        % (encode_string(id), index, index, encode_string(name), escape_line_breaks(value))
+        % (encode_string(id), index, index, encode_string(name), value)
     ]
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(msgspec.json.decode(text), dict)
-    except (msgspec.MsgspecError, RecursionError, ValueError):
-        return False
 
 
 def _build_logprob(token: Token | Alternative, top: Sequence[Alternative]) -> OllamaTokenLogprob:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 from ..logprobs import ChatTokenLogprob
@@ -218,8 +220,111 @@ class ShellCommandDone(
     command: str
 
 
+class McpListInProgress(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.mcp_list_tools.in_progress"
+):
+    """The tools of an MCP server are listed."""
+
+
+class McpListCompleted(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.mcp_list_tools.completed"
+):
+    """The MCP server has listed its tools."""
+
+
+class McpListFailed(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.mcp_list_tools.failed"
+):
+    """The MCP server could not be used; the item has the error."""
+
+
+class McpCallInProgress(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.mcp_call.in_progress"
+):
+    """The model begins a call of an MCP server's tool."""
+
+
+class McpArgumentsDelta(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.mcp_call_arguments.delta"
+):
+    delta: str
+
+
+class McpArgumentsDone(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.mcp_call_arguments.done"
+):
+    arguments: str
+
+
+class McpCallCompleted(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.mcp_call.completed"
+):
+    """The call has returned; the item has its output."""
+
+
+class McpCallFailed(_ItemEvent, frozen=True, tag_field="type", tag="response.mcp_call.failed"):
+    """The call has failed; the item has the error."""
+
+
 class Compacting(_ItemEvent, frozen=True, tag_field="type", tag="response.compaction.compacting"):
     """The summary is being written."""
+
+
+class WebSearchInProgress(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.web_search_call.in_progress"
+):
+    """The model begins a search."""
+
+
+class WebSearchSearching(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.web_search_call.searching"
+):
+    """The search runs."""
+
+
+class WebSearchCompleted(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.web_search_call.completed"
+):
+    """The search has returned."""
+
+
+class CodeInProgress(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.code_interpreter_call.in_progress"
+):
+    """The model begins to write code."""
+
+
+class CodeDelta(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.code_interpreter_call_code.delta"
+):
+    delta: str
+
+
+class CodeDone(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.code_interpreter_call_code.done"
+):
+    code: str
+
+
+class CodeInterpreting(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.code_interpreter_call.interpreting"
+):
+    """The code runs."""
+
+
+class CodeCompleted(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.code_interpreter_call.completed"
+):
+    """The code has run."""
+
+
+class AnnotationAdded(
+    _PartEvent, frozen=True, tag_field="type", tag="response.output_text.annotation.added"
+):
+    """A citation of a link that a search has found."""
+
+    annotation_index: int
+    annotation: dict[str, Any]
 
 
 RESPONSE_EVENTS = (
@@ -232,5 +337,9 @@ RESPONSE_EVENTS = (
     SummaryTextDelta, SummaryTextDone, ArgumentsDelta, ArgumentsDone, CustomInputDelta,
     CustomInputDone,
     ShellCommandAdded, ShellCommandDelta, ShellCommandDone, Compacting,
+    McpListInProgress, McpListCompleted, McpListFailed, McpCallInProgress, McpArgumentsDelta,
+    McpArgumentsDone, McpCallCompleted, McpCallFailed, WebSearchInProgress,
+    WebSearchSearching, WebSearchCompleted, CodeInProgress, CodeDelta, CodeDone, CodeInterpreting,
+    CodeCompleted, AnnotationAdded,
 )  # fmt: skip
 """All events of streams and WebSockets."""

@@ -13,7 +13,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ...core.message import Text, ToolResult
-from .parsed_items import HostedCall
+from ..field_errors import missing_parameter
+from .mcp_tools import read_tool_list
+from .parsed_items import ApprovalRequest, ApprovalResponse, HostedCall, ListedTools
 from .wire import WireItem
 
 T = TypeVar("T")
@@ -46,11 +48,12 @@ class _SearchAction(Struct, frozen=True):
 
 class _Failure(Struct, frozen=True):
     message: str | None = None
+    content: Raw = Raw()
 
 
 def read_hosted_item(
     item: WireItem, kind: str, path: str, warnings: list[str]
-) -> HostedCall | ToolResult | None:
+) -> HostedItem | None:
     """Read an item of a hosted tool; None, with a warning, if it is no call or has not the
     shape of one.
     """
@@ -72,14 +75,46 @@ def _read_mcp_call(item: WireItem, path: str, warnings: list[str]) -> HostedCall
     error = _read_error(item.error)
     arguments = _decode(item.arguments, str) or "{}"
     texts = [error] if error else None if output is None else [output]
-    return _build_call(item, path, item.name, arguments, texts, is_error=bool(error))
+    call = _build_call(item, path, item.name, arguments, texts, is_error=bool(error))
+    return msgspec.structs.replace(
+        call, server=item.server_label or "", approval=item.approval_request_id
+    )
+
+
+def _read_mcp_list(item: WireItem, path: str, warnings: list[str]) -> ListedTools | None:
+    del path, warnings
+    return read_tool_list(item)
+
+
+def _read_approval_request(
+    item: WireItem, path: str, warnings: list[str]
+) -> ApprovalRequest | None:
+    del path, warnings
+    if not item.id or not item.name or not item.server_label:
+        return None
+    arguments = _decode(item.arguments, str) or "{}"
+    return ApprovalRequest(item.id, item.server_label, item.name, arguments)
+
+
+def _read_approval_response(
+    item: WireItem, path: str, warnings: list[str]
+) -> ApprovalResponse | None:
+    del warnings
+    if not item.approval_request_id:
+        return None
+    if item.approve is None:
+        raise missing_parameter(f"{path}.approve")
+    return ApprovalResponse(item.approval_request_id, item.approve, item.reason)
 
 
 def _read_error(raw: Raw) -> str:
     """Return the text of an error; it was a string before it became an object."""
     text = bytes(raw).strip()
     if text.startswith(b"{"):
-        return msgspec.json.decode(text, type=_Failure).message or text.decode()
+        failure = msgspec.json.decode(text, type=_Failure)
+        content = bytes(failure.content)
+        text = msgspec.json.decode(content) if content.startswith(b'"') else text.decode()
+        return failure.message or text
     return _decode(raw, str) or ""
 
 
@@ -151,9 +186,15 @@ def _read_program_output(item: WireItem, path: str, warnings: list[str]) -> Tool
     return ToolResult(item.call_id, (Text(result),), answers_call=False)
 
 
-_Reader = Callable[[WireItem, str, list[str]], HostedCall | ToolResult | None]
+HostedItem = HostedCall | ToolResult | ListedTools | ApprovalRequest | ApprovalResponse
+"""A parsed item of a hosted tool."""
+
+_Reader = Callable[[WireItem, str, list[str]], HostedItem | None]
 _READERS: Mapping[str, _Reader] = {
     "mcp_call": _read_mcp_call,
+    "mcp_list_tools": _read_mcp_list,
+    "mcp_approval_request": _read_approval_request,
+    "mcp_approval_response": _read_approval_response,
     "web_search_call": _read_web_search,
     "file_search_call": _read_file_search,
     "code_interpreter_call": _read_code,

@@ -40,6 +40,12 @@ ID_PREFIXES = {
     "computer_call_output": "cuo",
     "tool_search_call": "tsc",
     "tool_search_output": "tso",
+    "web_search_call": "ws",
+    "code_interpreter_call": "ci",
+    "mcp_call": "mcp",
+    "mcp_list_tools": "mcpl",
+    "mcp_approval_request": "mcpr",
+    "mcp_approval_response": "mcpa",
 }
 """Id prefixes of items, in input and output."""
 _GENERATED_ID = re.compile(r"[a-z]+_([A-Za-z0-9]+)_(?:in)?\d+", re.ASCII)

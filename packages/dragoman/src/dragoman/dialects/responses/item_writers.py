@@ -7,19 +7,23 @@ Each kind renders its own events. An event is its name and its fields after
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
+from msgspec import Raw, Struct
 
 from ...core.events import Token, Usage
 from ...core.message import Reasoning, Refusal, SealKind, Text, ToolCall
 from ...core.reply import ReplyPart
-from ..json_encoding import encode_string
+from ...core.server_tools import ToolFailureKind, ToolList, ToolOutcome, is_json_object
+from ..json_encoding import encode_string, encode_string_or_null
 from ..logprobs import TokenNaming, render_chat_logprobs
-from ..token_alignment import ContentTokens
+from ..search_links import find_links, locate_links
+from ..token_alignment import ContentTokens, content_tokens
 from .client_tools import CLIENT_TOOLS, CallFields
 from .input_items import ID_PREFIXES
+from .mcp_tools import render_tool_list_tools
 from .render_options import ResponsesRenderOptions
 from .tool_registry import ToolName
 
@@ -31,11 +35,25 @@ def render_logprobs(tokens: Sequence[Token], top: int | None) -> bytes:
     return b"[]" if top is None or not tokens else render_chat_logprobs(tokens, top, _TEXT_NAMING)
 
 
-def render_text_part(text: str, logprobs: bytes) -> bytes:
-    return b'{"type":"output_text","text":%s,"annotations":[],"logprobs":%s}' % (
+def render_text_part(text: str, logprobs: bytes, annotations: Sequence[bytes] = ()) -> bytes:
+    return b'{"type":"output_text","text":%s,"annotations":[%s],"logprobs":%s}' % (
         encode_string(text),
+        b",".join(annotations),
         logprobs,
     )
+
+
+def render_citations(text: str, titles: Mapping[str, str]) -> list[bytes]:
+    """Render a citation for each link of a search that stands in the text.
+
+    titles: the titles of the links, by URL.
+    """
+    return [
+        b'{"type":"url_citation","start_index":%d,"end_index":%d,"url":%s,"title":%s}'
+        % (start, start + len(url), encode_string(url), encode_string(titles[url]))
+        for start, url in locate_links(text)
+        if url in titles
+    ]
 
 
 def render_refusal_part(text: str) -> bytes:
@@ -142,11 +160,15 @@ class MessageItemWriter(_BaseItemWriter):
     or the end of the item.
     """
 
-    def __init__(self, index: int, tail: str, options: ResponsesRenderOptions) -> None:
+    def __init__(
+        self, index: int, tail: str, options: ResponsesRenderOptions, titles: Mapping[str, str]
+    ) -> None:
         super().__init__("message", index, tail)
+        self._titles = titles
         self._top = options.logprobs
         self._tokens: list[Token] = []
         self._pending_tokens: list[Token] = []
+        self._restored: Sequence[Raw] = ()
         self._content = ContentTokens()
         self.part_location = self.location + b',"content_index":0'
         self.delta_prefix = self.part_location + b',"delta":'
@@ -164,6 +186,20 @@ class MessageItemWriter(_BaseItemWriter):
             self._score(self._content.feed(text, tokens))
         self.texts.append(text)
         return self._build_delta(text) if text else None
+
+    def restore(self, text: str, logprobs: Sequence[Raw], tokens: Sequence[Token]) -> None:
+        """Continue after the deltas of another writer. tokens: all of the text's."""
+        self.texts.append(text)
+        self._restored = logprobs
+        if self._top is not None:
+            self._score(content_tokens(text, tokens)[len(logprobs) :])
+
+    def _render_logprobs(self) -> bytes:
+        logprobs = render_logprobs(self._tokens, self._top)
+        if not self._restored:
+            return logprobs
+        new = (logprobs[1:-1],) if self._tokens else ()
+        return b"[%s]" % b",".join((*map(bytes, self._restored), *new))
 
     def _build_delta(self, text: str) -> EventFields:
         tokens = self._pending_tokens
@@ -185,16 +221,33 @@ class MessageItemWriter(_BaseItemWriter):
         # the deltas add up to the list in `done`.
         pending = [self._build_delta("")] if self._pending_tokens else []
         text = self.join_text()
-        logprobs = render_logprobs(self._tokens, self._top)
+        logprobs = self._render_logprobs()
         done = b'%s,"text":%s,"logprobs":%s' % (self.part_location, encode_string(text), logprobs)
-        part = b'%s,"part":%s' % (self.part_location, render_text_part(text, logprobs))
-        return [*pending, (b"output_text.done", done), (b"content_part.done", part)]
+        citations = self._render_citations()
+        annotations = [
+            (
+                b"output_text.annotation.added",
+                b'%s,"annotation_index":%d,"annotation":%s' % (self.part_location, i, citation),
+            )
+            for i, citation in enumerate(citations)
+        ]
+        part = render_text_part(text, logprobs, citations)
+        return [
+            *pending,
+            *annotations,
+            (b"output_text.done", done),
+            (b"content_part.done", b'%s,"part":%s' % (self.part_location, part)),
+        ]
+
+    def _render_citations(self) -> list[bytes]:
+        return render_citations(self.join_text(), self._titles) if self._titles else []
 
     def render(self, status: bytes) -> bytes:
         # A full response renders the item without `end`, so the tokens that are still
         # open are listed here.
         self._score(self._content.close() if status != IN_PROGRESS else [])
-        content = render_text_part(self.join_text(), render_logprobs(self._tokens, self._top))
+        logprobs = self._render_logprobs()
+        content = render_text_part(self.join_text(), logprobs, self._render_citations())
         return render_message(self.id, status, b"" if status == IN_PROGRESS else content)
 
 
@@ -343,6 +396,273 @@ class CallItemWriter(_BaseItemWriter):
         )
 
 
+class McpCallItemWriter(CallItemWriter):
+    """A call of an MCP server's tool, which this server makes once it is complete.
+
+    outcome: what the call returned; None if it has not been made.
+    """
+
+    def __init__(self, index: int, tail: str, call_id: str, name: ToolName) -> None:
+        super().__init__(index, tail, call_id, name, custom=False)
+        assert name.server_tool is not None
+        self._tool = name.server_tool
+        self._tail = tail
+        self.outcome: ToolOutcome | None = None
+        self._set_id("mcp_call")
+
+    def _set_id(self, kind: str) -> None:
+        self.id = encode_string(f"{ID_PREFIXES[kind]}_{self._tail}_{self.index}")
+        self.location = b'"item_id":%s,"output_index":%d' % (self.id, self.index)
+        self.delta_prefix = self.location + b',"delta":'
+        self._text_event = b"mcp_call_arguments"
+
+    def begin(self) -> list[EventFields]:
+        return [(b"mcp_call.in_progress", self.location)]
+
+    def end(self) -> list[EventFields]:
+        arguments = encode_string(self.join_text())
+        done = (b"mcp_call_arguments.done", b'%s,"arguments":%s' % (self.location, arguments))
+        if self.outcome is None:
+            return [done]
+        ending = b"mcp_call.completed" if self.outcome.failure is None else b"mcp_call.failed"
+        return [done, (ending, self.location)]
+
+    def render(self, status: bytes) -> bytes:
+        outcome = self.outcome
+        output = error = approval = b"null"
+        if outcome is not None:
+            approval = encode_string_or_null(outcome.approval)
+            if outcome.failure is None:
+                output = encode_string(outcome.text)
+            else:
+                error = _render_call_error(outcome)
+        return (
+            b'{"id":%s,"type":"mcp_call","status":"%s","approval_request_id":%s,'
+            b'"server_label":%s,"name":%s,"arguments":%s,"error":%s,"output":%s}'
+        ) % (
+            self.id, self._map_status(status), approval, encode_string(self._tool.server),
+            encode_string(self._tool.name), encode_string(self.join_text()), error, output,
+        )  # fmt: skip
+
+    def _map_status(self, status: bytes) -> bytes:
+        """Return the status of a call in an item of this status."""
+        if self.outcome is None:
+            return status if status == IN_PROGRESS else INCOMPLETE
+        return COMPLETED if self.outcome.failure is None else b"failed"
+
+
+def _render_call_error(outcome: ToolOutcome) -> bytes:
+    if outcome.failure is ToolFailureKind.EXECUTION:
+        return b'{"type":"mcp_tool_execution_error","content":%s}' % encode_string(outcome.text)
+    kind = b"http_error" if outcome.failure is ToolFailureKind.HTTP else b"mcp_protocol_error"
+    return b'{"type":"%s","code":%d,"message":%s}' % (
+        kind,
+        outcome.code,
+        encode_string(outcome.text),
+    )
+
+
+class ApprovalItemWriter(McpCallItemWriter):
+    """A call that needs the client's approval: a request for it, or the call itself if it
+    was made after an approval, or can never be made.
+    """
+
+    def __init__(self, index: int, tail: str, call_id: str, name: ToolName) -> None:
+        super().__init__(index, tail, call_id, name)
+        self._is_request = False
+
+    def resolve(self) -> None:
+        # A client must not approve what the model did not finish writing.
+        self._is_request = self.outcome is None and is_json_object(self.join_text())
+        if self._is_request:
+            self._set_id("mcp_approval_request")
+
+    def render_added(self) -> bytes:
+        if self._is_request:
+            return self.render(IN_PROGRESS)
+        text = self.texts
+        outcome = self.outcome
+        self.texts = []
+        self.outcome = None
+        added = super().render(IN_PROGRESS)
+        self.texts = text
+        self.outcome = outcome
+        return added
+
+    def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
+        super().add(text, tokens)
+        return None
+
+    def end(self) -> list[EventFields]:
+        if self._is_request:
+            return []
+        text = self.join_text()
+        delta = (b"mcp_call_arguments.delta", self.delta_prefix + encode_string(text))
+        return [*self.begin(), *([delta] if text else []), *super().end()]
+
+    def render(self, status: bytes) -> bytes:
+        if not self._is_request:
+            return super().render(status)
+        return (
+            b'{"id":%s,"type":"mcp_approval_request","server_label":%s,"name":%s,"arguments":%s}'
+            % (
+                self.id,
+                encode_string(self._tool.server),
+                encode_string(self._tool.name),
+                encode_string(self.join_text()),
+            )
+        )
+
+
+class HostedCallItemWriter(McpCallItemWriter):
+    """A call of a tool of the operator that runs a hosted tool."""
+
+    def __init__(
+        self,
+        index: int,
+        tail: str,
+        call_id: str,
+        name: ToolName,
+        options: ResponsesRenderOptions,
+    ) -> None:
+        super().__init__(index, tail, call_id, name)
+        self._kind = self._tool.hosted + "_call"
+        self._options = options
+        self._set_id(self._kind)
+
+    def begin(self) -> list[EventFields]:
+        return [(self._kind.encode() + b".in_progress", self.location)]
+
+    def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
+        del tokens
+        self.texts.append(text)
+        return None
+
+    def _build_endings(self, stage: bytes) -> list[EventFields]:
+        """Return the events of a call that was made. There is none for a failure."""
+        kind = self._kind.encode()
+        if self.outcome is None:
+            return []
+        begun = (kind + b"." + stage, self.location)
+        if self.outcome.failure is not None:
+            return [begun]
+        return [begun, (kind + b".completed", self.location)]
+
+    def _find_argument(self, *names: str) -> str:
+        """Return an argument by its usual names, or else the first text."""
+        try:
+            arguments = msgspec.json.decode(self.join_text(), type=dict[str, object])
+        except (msgspec.MsgspecError, RecursionError):
+            return ""
+        values = [*(arguments.get(name) for name in names), *arguments.values()]
+        return next((value for value in values if isinstance(value, str)), "")
+
+
+class WebSearchItemWriter(HostedCallItemWriter):
+    """A `web_search_call`. titles: receives the titles of the links that it finds."""
+
+    def __init__(
+        self,
+        index: int,
+        tail: str,
+        call_id: str,
+        name: ToolName,
+        options: ResponsesRenderOptions,
+        titles: dict[str, str],
+    ) -> None:
+        super().__init__(index, tail, call_id, name, options)
+        self._titles = titles
+
+    def end(self) -> list[EventFields]:
+        return self._build_endings(b"searching")
+
+    def find_links(self) -> list[str]:
+        """Return the URLs of the links that the search found, and keep their titles."""
+        if self.outcome is None or self.outcome.failure is not None:
+            return []
+        links = find_links(self.outcome.text)
+        self._titles |= {link.url: link.title for link in links}
+        return [link.url for link in links]
+
+    def render(self, status: bytes) -> bytes:
+        status = self._map_status(status)
+        action = b""
+        if status != IN_PROGRESS:
+            query = encode_string(self._find_argument("query", "q"))
+            action = b',"query":%s,"queries":[%s]' % (query, query)
+        if self.outcome is not None and self.outcome.failure is None:
+            urls = self.find_links()
+            if self._options.include_sources:
+                sources = (b'{"type":"url","url":%s}' % encode_string(url) for url in urls)
+                action += b',"sources":[%s]' % b",".join(sources)
+        return b'{"id":%s,"type":"web_search_call","status":"%s","action":{"type":"search"%s}}' % (
+            self.id,
+            status,
+            action,
+        )
+
+
+class CodeInterpreterItemWriter(HostedCallItemWriter):
+    """A `code_interpreter_call`. Its code is sent at once when it is complete, since the
+    model writes it as a string of JSON.
+    """
+
+    def end(self) -> list[EventFields]:
+        code = encode_string(self._find_code())
+        prefix = self._kind.encode() + b"_code."
+        delta = [(prefix + b"delta", self.delta_prefix + code)] if self._find_code() else []
+        done = (prefix + b"done", b'%s,"code":%s' % (self.location, code))
+        return [*delta, done, *self._build_endings(b"interpreting")]
+
+    def _find_code(self) -> str:
+        return self._find_argument("code", "script", "source")
+
+    def render(self, status: bytes) -> bytes:
+        status = self._map_status(status)
+        outputs = b"null"
+        if self.outcome is not None and self._options.include_code_outputs:
+            outputs = b'[{"type":"logs","logs":%s}]' % encode_string(self.outcome.text)
+        return (
+            b'{"id":%s,"type":"code_interpreter_call","status":"%s","code":%s,'
+            b'"container_id":%s,"outputs":%s}'
+        ) % (
+            self.id, status, encode_string("" if status == IN_PROGRESS else self._find_code()),
+            encode_string(f"cntr_{self._tail}"), outputs,
+        )  # fmt: skip
+
+
+class ToolListWriter:
+    """The item of an MCP server's list of tools; it is complete when it is added."""
+
+    def __init__(self, index: int, tail: str, tool_list: ToolList) -> None:
+        self._list = tool_list
+        self.id = encode_string(f"{ID_PREFIXES['mcp_list_tools']}_{tail}_{index}")
+        self._location = b'"item_id":%s,"output_index":%d' % (self.id, index)
+
+    def list_events(self) -> list[EventFields]:
+        ending = b"completed" if self._list.error is None else b"failed"
+        return [
+            (b"mcp_list_tools.in_progress", self._location),
+            (b"mcp_list_tools." + ending, self._location),
+        ]
+
+    def render_added(self) -> bytes:
+        return self._render(b"[]", b"null")
+
+    def render(self) -> bytes:
+        return self._render(
+            render_tool_list_tools(self._list.tools), encode_string_or_null(self._list.error)
+        )
+
+    def _render(self, tools: bytes, error: bytes) -> bytes:
+        return b'{"id":%s,"type":"mcp_list_tools","server_label":%s,"tools":%s,"error":%s}' % (
+            self.id,
+            encode_string(self._list.server),
+            tools,
+            error,
+        )
+
+
 class ClientCallItemWriter(CallItemWriter):
     """A call of a tool that OpenAI defines and the client runs.
 
@@ -420,6 +740,17 @@ class ClientCallItemWriter(CallItemWriter):
         )  # fmt: skip
 
 
+class OpenItem(Struct, frozen=True):
+    """The fields of an item as it begins."""
+
+    type: str
+    name: str = ""
+    namespace: str = ""
+    server_label: str | None = None
+    call_id: str = ""
+    is_refusal: bool = False
+
+
 class ItemWriterFactory:
     """Creates the item writers of one response. Item ids derive from the response's id
     and never change.
@@ -428,6 +759,7 @@ class ItemWriterFactory:
     def __init__(self, response_id: str, options: ResponsesRenderOptions) -> None:
         self._tail = response_id.removeprefix("resp_")
         self._options = options
+        self._titles: dict[str, str] = {}
         self._names = {name.qualified: name for name in options.tool_names}
 
     def create(
@@ -439,22 +771,87 @@ class ItemWriterFactory:
         return (
             RefusalItemWriter(index, self._tail)
             if kind is Refusal
-            else MessageItemWriter(index, self._tail, self._options)
+            else MessageItemWriter(index, self._tail, self._options, self._titles)
         )
+
+    def create_list(self, index: int, tool_list: ToolList) -> ToolListWriter:
+        return ToolListWriter(index, self._tail, tool_list)
 
     def create_call(self, index: int, call_id: str, name: str, custom: bool) -> CallItemWriter:
         # The table has only the names that differ between the prompt and the wire.
         tool_name = self._names.get(name) or ToolName(name, name, "")
+        if (tool := tool_name.server_tool) is not None and tool.hosted == "web_search":
+            return WebSearchItemWriter(
+                index, self._tail, call_id, tool_name, self._options, self._titles
+            )
+        if tool is not None and tool.hosted:
+            return CodeInterpreterItemWriter(index, self._tail, call_id, tool_name, self._options)
+        if tool is not None:
+            kind = ApprovalItemWriter if tool.needs_approval else McpCallItemWriter
+            return kind(index, self._tail, call_id, tool_name)
         if tool_name.kind and not custom:
             return ClientCallItemWriter(index, self._tail, call_id, tool_name)
         return CallItemWriter(index, self._tail, call_id, tool_name, custom)
+
+    def restore_links(self, calls: Sequence[ToolCall]) -> None:
+        """Find the links in the outcomes of earlier calls, which later text may cite."""
+        for call in calls:
+            item = self.create_complete(0, call)
+            if isinstance(item, WebSearchItemWriter):
+                item.find_links()
+
+    def restore(
+        self,
+        index: int,
+        item: OpenItem,
+        text: str,
+        logprobs: Sequence[Raw],
+        part: ReplyPart | None,
+    ) -> ItemWriter:
+        """Create the writer of an item that another writer has begun.
+
+        text, logprobs: those of its deltas.
+        part: the whole of it; None if it was cut off.
+        """
+        if part is not None and not isinstance(part, Text):
+            return self.create_complete(index, part)
+        writer: ItemWriter
+        match item.type:
+            case "message":
+                writer = self.create(index, Refusal if item.is_refusal else Text)
+            case "reasoning":
+                writer = self.create(index, Reasoning)
+            case _:
+                writer = self.create_call(
+                    index, item.call_id, self._find_qualified(item), item.type == "custom_tool_call"
+                )
+        if isinstance(writer, MessageItemWriter):
+            writer.restore(text, logprobs, () if part is None else part.tokens)
+        else:
+            writer.add(text, ())
+        return writer
+
+    def _find_qualified(self, item: OpenItem) -> str:
+        for name in self._names.values():
+            if name.server_tool is not None and name.server_tool.hosted + "_call" == item.type:
+                return name.qualified
+            label = None if name.server_tool is None else name.server_tool.server
+            if (name.name, name.namespace, label) == (
+                item.name,
+                item.namespace,
+                item.server_label,
+            ):
+                return name.qualified
+        return item.name
 
     def create_complete(self, index: int, part: ReplyPart) -> ItemWriter:
         """Create the writer of a finished part, with the part added."""
         if isinstance(part, ToolCall):
             call = self.create_call(index, part.id, part.name, part.custom)
             call.add(part.arguments, ())
-            if isinstance(call, ClientCallItemWriter):
+            if isinstance(call, McpCallItemWriter):
+                call.outcome = part.outcome
+            if isinstance(call, (ClientCallItemWriter, ApprovalItemWriter)):
                 call.resolve()
             return call
         writer = self.create(index, type(part))

@@ -14,6 +14,7 @@ from ...core.message import (
     Text,
     ToolResult,
 )
+from ...core.server_tools import ListedTool
 from .wire import (
     ReasoningConfig,
     ResponsesWireTool,
@@ -48,12 +49,16 @@ class HostedCall(Struct, frozen=True):
     """A call of a tool that another server ran.
 
     result: None if it is an item of its own.
+    server: label of its MCP server; empty for other tools.
+    approval: id of the request for its approval, if it needed one.
     """
 
     id: str
     name: str
     arguments: str
     result: ToolResult | None
+    server: str = ""
+    approval: str | None = None
 
 
 class FreeOutput(Struct, frozen=True):
@@ -73,6 +78,30 @@ class LoadedTools(Struct, frozen=True):
     tools: list[ResponsesWireTool]
     call_id: str | None = None
     is_error: bool = False
+
+
+class ListedTools(Struct, frozen=True):
+    """The tools that an MCP server has listed."""
+
+    server: str
+    tools: tuple[ListedTool, ...]
+
+
+class ApprovalRequest(Struct, frozen=True):
+    """A call of an MCP tool that waits for the client's approval."""
+
+    id: str
+    server: str
+    name: str
+    arguments: str
+
+
+class ApprovalResponse(Struct, frozen=True):
+    """The client's answer to an `ApprovalRequest`."""
+
+    request: str
+    approves: bool
+    reason: str | None
 
 
 class ItemSummary(Struct, frozen=True):
@@ -97,6 +126,9 @@ ParsedItem = (
     | ToolResult
     | FreeOutput
     | LoadedTools
+    | ListedTools
+    | ApprovalRequest
+    | ApprovalResponse
     | ItemSummary
     | ConfigurationUpdate
     | None

@@ -18,6 +18,7 @@ from ...core.request import (
     ReasoningOptions,
     TemplateOptions,
 )
+from ...core.server_tools import HOSTED_PREFIX, ServerToolPlan, ToolList
 from ..chunk_envelope import ResponseId
 from ..constraint_fields import read_schema, read_structured_outputs, require_at_most_one
 from ..field_errors import abbreviate, check_one_of, invalid_value, missing_parameter
@@ -44,9 +45,10 @@ from .item_reader import (
     read_raw_items,
     read_update,
 )
+from .mcp_tools import MCP
 from .parsed_items import ConfigurationUpdate, ParsedItem
 from .render_options import Echo, ResponsesRenderOptions, encode_bool
-from .responses_call import BuiltRequest, ResponsesCall, build_writer_factory
+from .responses_call import BuiltRequest, RequestedTools, ResponsesCall, build_writer_factory
 from .tool_registry import ResponsesToolRegistry
 from .turn_builder import TurnBuilder
 from .wire import (
@@ -106,16 +108,25 @@ def read_responses(
         raise missing_parameter("model")
     compact = compact or (bool(items) and items[-1].type == COMPACTION_TRIGGER)
     updated_body = _apply_updates(body, items)
-    declared_tools = ResponsesToolRegistry(body.tools or (), warnings)
+    declared_tools = ResponsesToolRegistry(body.tools or (), warnings, options.hosted_tools)
     build = partial(_build, options=options, now=now, compact=compact)
 
     def rebuild(
-        items: Sequence[ParsedItem | WireItem], sampled_turns: tuple[tuple[int, ...], ...] = ()
+        items: Sequence[ParsedItem | WireItem],
+        sampled_turns: tuple[tuple[int, ...], ...] = (),
+        lists: tuple[ToolList, ...] = (),
     ) -> BuiltRequest:
         # Warnings of the first build are already in the response; those of stored items
         # were given when they were sent.
         tools = declared_tools.copy([])
-        return build(_apply_updates(body, items), items, tools, [], sampled_turns=sampled_turns)
+        return build(
+            _apply_updates(body, items),
+            items,
+            tools,
+            [],
+            sampled_turns=sampled_turns,
+            lists=lists,
+        )
 
     built = build(updated_body, items, declared_tools.copy(warnings), warnings)
     conversation = (
@@ -150,11 +161,24 @@ def read_responses(
         render_options=built.render_options,
         id=id,
         rebuild=rebuild,
+        items=built.items,
+        tools=built.tools,
         previous_response_id=echo.previous_response_id,
         conversation=echo.conversation,
         store=body.store,
         background=echo.background,
+        durable_body=_render_durable_body(body, parsed),
     )
+
+
+def _render_durable_body(body: ResponsesBody, parsed: ParsedBody) -> bytes | None:
+    """Render the body of a background response whose tools this server calls, for
+    `ResponsesCall.durable_body`.
+    """
+    servers = [tool for tool in body.tools or () if tool.type == MCP]
+    if not body.background or any(tool.authorization or tool.headers for tool in servers):
+        return None
+    return msgspec.json.encode({k: raw for k, raw in parsed.fields.items() if k != "input"})
 
 
 def _list_items(body: ResponsesBody, parsed: ParsedBody) -> list[WireItem]:
@@ -180,6 +204,8 @@ def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
     # returned.
     if body.background and body.store is False:
         raise invalid_value("background", "it needs 'store' to be true")
+    _check_background_options(body)
+    _check_cache_options(body, warnings)
     check_metadata(body.metadata)
     if body.conversation and body.store is False:
         warnings.append("conversation: nothing is added to it, because store is false")
@@ -205,6 +231,38 @@ def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
         for name in body.include or ()
         if name not in INCLUDABLE
     )
+
+
+def _check_background_options(body: ResponsesBody) -> None:
+    """Check the completion window. A response that starts at once is within all of them."""
+    window = None if body.background_options is None else body.background_options.completion_window
+    if window is None:
+        return
+    path = "background_options.completion_window"
+    check_one_of(window, ("soonest", "2h", "8h"), path)
+    if window != "soonest" and (not body.background or body.stream):
+        raise invalid_value(path, f"'{window}' needs 'background' to be true, and no 'stream'")
+
+
+def _check_cache_options(body: ResponsesBody, warnings: list[str]) -> None:
+    options = body.prompt_cache_options
+    if options is None:
+        return
+    if options.mode is not None:
+        check_one_of(options.mode, ("implicit", "explicit"), "prompt_cache_options.mode")
+    if options.ttl is not None:
+        check_one_of(options.ttl, ("30m", "12h"), "prompt_cache_options.ttl")
+    if options.prewarm:
+        raise Unsupported(
+            "'prompt_cache_options.prewarm' is not supported here: on a WebSocket, "
+            "'generate': false fills the cache.",
+            param="prompt_cache_options.prewarm",
+        )
+    if options.comparison_response_id is not None:
+        warnings.append(
+            "prompt_cache_options.comparison_response_id is ignored: responses are not compared; "
+            "cached_tokens in the usage tells what was reused"
+        )
 
 
 def _apply_updates(body: ResponsesBody, items: Sequence[ParsedItem | WireItem]) -> ResponsesBody:
@@ -243,13 +301,17 @@ def _build(
     now: Callable[[], int] | None,
     compact: bool,
     sampled_turns: tuple[tuple[int, ...], ...] = (),
+    lists: tuple[ToolList, ...] = (),
 ) -> BuiltRequest:
     """Build the request and the render options for a body and its items, which may load
     tools.
 
     items: the input items; WireItems among them are parsed here.
     tool_registry: the declared tools.
+    lists: lists of MCP servers that are not among the items.
     """
+    for tool_list in lists:
+        tool_registry.load_list(tool_list.server, tool_list.tools)
     item_reader = ItemReader(options.sealing_key, warnings, keeps_seal=options.keeps_seal)
     turns = TurnBuilder(tool_registry)
     parsed_items = list[ParsedItem]()
@@ -286,7 +348,26 @@ def _build(
         render_options = msgspec.structs.replace(render_options, seal_compaction=seal_compaction)
         request = build_summary_request(request)
     echo = _render_echo(body, tool_registry.echo, echoed_choice)
-    return BuiltRequest(request, render_options, echo, parsed_items)
+    wants_tools = tool_registry.has_mcp_servers or turns.has_approvals
+    tools = _build_tools(body, tool_registry, turns, lists) if wants_tools else None
+    return BuiltRequest(request, render_options, echo, parsed_items, tools)
+
+
+def _build_tools(
+    body: ResponsesBody,
+    tool_registry: ResponsesToolRegistry,
+    turns: TurnBuilder,
+    lists: tuple[ToolList, ...],
+) -> RequestedTools:
+    plan = ServerToolPlan(
+        servers={server.label: server for server in tool_registry.mcp_servers},
+        tools=tool_registry.mcp_tools,
+        approved=turns.approved_calls,
+        max_calls=body.max_tool_calls,
+        # Hosted tools have no list of their own in the API.
+        lists=tuple(each for each in lists if not each.server.startswith(HOSTED_PREFIX)),
+    )
+    return RequestedTools(plan, tool_registry.unlisted_servers, tuple(turns.unmatched_approvals))
 
 
 def _read_reasoning(body: ResponsesBody, warnings: list[str]) -> ReasoningOptions:
@@ -308,7 +389,12 @@ def _read_reasoning(body: ResponsesBody, warnings: list[str]) -> ReasoningOption
     # would reject it.
     enabled = False if switch is None and reasoning.effort == "none" else switch
     budget = body.thinking_token_budget
-    return ReasoningOptions(enabled, reasoning.effort, None if budget == -1 else budget)
+    return ReasoningOptions(
+        enabled,
+        reasoning.effort,
+        None if budget == -1 else budget,
+        wants_text=_read_summary(body) is not None,
+    )
 
 
 def _read_summary(body: ResponsesBody) -> str | None:
@@ -346,6 +432,8 @@ def _build_render_options(
         else None,
         wrap_seal=None if sealing_key is None else partial(_wrap_seal, sealing_key),
         now=now,
+        include_sources="web_search_call.action.sources" in include,
+        include_code_outputs="code_interpreter_call.outputs" in include,
     )
 
 

@@ -57,6 +57,8 @@ class ResponsesRenderOptions(Struct, frozen=True, kw_only=True):
         no key.
     now: returns Unix seconds, for `completed_at`.
     seal_compaction: encrypts the summary; None if the response is not a compaction.
+    include_sources: return the links that a search has found.
+    include_code_outputs: return the output of code.
     """
 
     logprobs: int | None = None
@@ -67,3 +69,5 @@ class ResponsesRenderOptions(Struct, frozen=True, kw_only=True):
     wrap_seal: Callable[[str, str], str] | None = None
     now: Callable[[], int] | None = None
     seal_compaction: Callable[[str], str] | None = None
+    include_sources: bool = False
+    include_code_outputs: bool = False

@@ -162,6 +162,92 @@ class ToolSearchCallItem(Struct, frozen=True, tag_field="type", tag="tool_search
     arguments: dict[str, Any]
 
 
+class McpListedTool(Struct, frozen=True):
+    name: str
+    description: str | None
+    input_schema: dict[str, Any]
+    annotations: dict[str, Any] | None
+
+
+class McpListToolsItem(Struct, frozen=True, tag_field="type", tag="mcp_list_tools"):
+    """The tools of an MCP server, or the error with which listing them failed."""
+
+    id: str
+    server_label: str
+    tools: list[McpListedTool]
+    error: str | None
+
+
+class McpCallItem(Struct, frozen=True, tag_field="type", tag="mcp_call"):
+    """A call of an MCP server's tool, which the server makes.
+
+    arguments: JSON text.
+    output: what the tool returned, if the call is completed.
+    error: why the call failed.
+    approval_request_id: the request with which the client approved it, if any.
+    """
+
+    id: str
+    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    server_label: str
+    name: str
+    arguments: str
+    output: str | None
+    error: dict[str, Any] | None
+    approval_request_id: str | None
+
+
+class McpApprovalRequestItem(Struct, frozen=True, tag_field="type", tag="mcp_approval_request"):
+    """A call that is made only after an `mcp_approval_response` of the client."""
+
+    id: str
+    server_label: str
+    name: str
+    arguments: str
+
+
+class WebSearchSource(Struct, frozen=True):
+    type: Literal["url"]
+    url: str
+
+
+class WebSearchAction(Struct, frozen=True):
+    """A search. query, queries: only of a complete call. sources: the links that it found,
+    if the request includes them.
+    """
+
+    type: Literal["search"]
+    query: str | UnsetType = UNSET
+    queries: list[str] | UnsetType = UNSET
+    sources: list[WebSearchSource] | UnsetType = UNSET
+
+
+class WebSearchCallItem(Struct, frozen=True, tag_field="type", tag="web_search_call"):
+    """A web search by a tool of the server's operator."""
+
+    id: str
+    status: Literal["in_progress", "searching", "completed", "incomplete", "failed"]
+    action: WebSearchAction
+
+
+class CodeLogs(Struct, frozen=True):
+    type: Literal["logs"]
+    logs: str
+
+
+class CodeInterpreterCallItem(Struct, frozen=True, tag_field="type", tag="code_interpreter_call"):
+    """Code that a tool of the server's operator has run.
+
+    outputs: what it has written, if the request includes it.
+    """
+
+    id: str
+    status: Literal["in_progress", "interpreting", "completed", "incomplete", "failed"]
+    code: str
+    container_id: str
+    outputs: list[CodeLogs] | None
+
+
 OutputItem = (
     MessageItem
     | ReasoningItem
@@ -173,6 +259,11 @@ OutputItem = (
     | ApplyPatchCallItem
     | ComputerCallItem
     | ToolSearchCallItem
+    | McpListToolsItem
+    | McpCallItem
+    | McpApprovalRequestItem
+    | WebSearchCallItem
+    | CodeInterpreterCallItem
 )
 
 

@@ -13,7 +13,9 @@ from ...core.events import Delta, RefusalDelta, TextDelta
 from ...core.message import Refusal, Text
 from ...core.reply import Choice, Reply
 from ...core.request import GenerateRequest
+from ...core.server_tools import RequestedServer, ServerToolPlan, ToolList
 from ..chunk_envelope import ResponseId
+from ..field_errors import abbreviate, invalid_value
 from ..interfaces import GenerationCall, Header
 from ..json_encoding import encode_string
 from . import item_writers
@@ -54,7 +56,8 @@ class CompactionWriter(ResponsesWriter):
         self._items.append(item)
         return added_events + done
 
-    def _render_output(self, choice: Choice) -> list[bytes]:
+    def _render_output(self, choice: Choice, tool_lists: Sequence[ToolList] = ()) -> list[bytes]:
+        del tool_lists
         texts = (part.text for part in choice.parts if isinstance(part, Text | Refusal))
         return [self._render_compaction(self._seal("".join(texts)))]
 
@@ -107,18 +110,33 @@ def select_user_messages(items: Sequence[bytes]) -> list[bytes]:
     return [item for item, kind in kinds if kind.type == "message" and kind.role == "user"]
 
 
+class RequestedTools(Struct, frozen=True):
+    """What a request wants of MCP servers.
+
+    plan: what may be called.
+    unlisted: the servers whose tools are not known.
+    unmatched_approvals: the fields with answers to unknown requests for an approval.
+    """
+
+    plan: ServerToolPlan
+    unlisted: tuple[RequestedServer, ...] = ()
+    unmatched_approvals: tuple[str, ...] = ()
+
+
 class BuiltRequest(Struct, frozen=True):
     """The request built from a body and its input items, and the options for rendering
     its response.
 
     echo: JSON of the fields in `Echo.rest`.
     items: the parsed input items.
+    tools: what the request wants of MCP servers; None if nothing.
     """
 
     request: GenerateRequest
     render_options: ResponsesRenderOptions
     echo: bytes
     items: Sequence[ParsedItem]
+    tools: RequestedTools | None
 
 
 class ResponsesCall(Struct, frozen=True, kw_only=True):
@@ -136,6 +154,11 @@ class ResponsesCall(Struct, frozen=True, kw_only=True):
         these.
     store: whether to store the response; None is unset, which means yes.
     background: run in the background.
+    items: the parsed items of the history and the input.
+    sampled_turns: as in `Conversation`.
+    tools: as in `BuiltRequest`.
+    durable_body: the body without `input`, with which a background response can be
+        continued after a restart; None if the body has secrets, which are not stored.
     """
 
     call: GenerationCall
@@ -143,11 +166,18 @@ class ResponsesCall(Struct, frozen=True, kw_only=True):
     echo: Echo
     render_options: ResponsesRenderOptions
     id: ResponseId
-    rebuild: Callable[[Sequence[ParsedItem | WireItem], tuple[tuple[int, ...], ...]], BuiltRequest]
+    rebuild: Callable[
+        [Sequence[ParsedItem | WireItem], tuple[tuple[int, ...], ...], tuple[ToolList, ...]],
+        BuiltRequest,
+    ]
+    items: Sequence[ParsedItem]
+    tools: RequestedTools | None
     previous_response_id: str | None = None
     conversation: str | None = None
     store: bool | None = None
     background: bool = False
+    durable_body: bytes | None = None
+    sampled_turns: tuple[tuple[int, ...], ...] = ()
 
     def with_history(
         self,
@@ -165,12 +195,44 @@ class ResponsesCall(Struct, frozen=True, kw_only=True):
         Raises:
             RequestError: a stored item is invalid for this call.
         """
-        built = self.rebuild((*history, *(item.parsed for item in input)), sampled_turns)
+        built = self.rebuild((*history, *(item.parsed for item in input)), sampled_turns, ())
+        changed = msgspec.structs.replace(self, input=input, sampled_turns=sampled_turns)
+        return changed._with_built(built)
+
+    def with_tool_lists(self, lists: tuple[ToolList, ...]) -> ResponsesCall:
+        """Return the same call with the tools that MCP servers have listed.
+
+        Raises:
+            RequestError: the tool choice or an approval does not fit them.
+        """
+        built = self.rebuild(self.items, self.sampled_turns, lists)
+        if built.tools is None:
+            return self
+        for path in built.tools.unmatched_approvals:
+            raise invalid_value(path, "there is no request for this approval")
+        plan = built.tools.plan
+        for approved in plan.approved:
+            if approved.tool not in plan.tools:
+                raise invalid_value(
+                    "tools",
+                    f"the approved call of {abbreviate(approved.tool)} needs its MCP server, with "
+                    "that tool allowed",
+                )
+        changed = self._with_built(built)
+        return msgspec.structs.replace(
+            changed, call=msgspec.structs.replace(changed.call, server_tools=plan)
+        )
+
+    def _with_built(self, built: BuiltRequest) -> ResponsesCall:
         # The output limit is the body's, or that of a call without output.
         request = msgspec.structs.replace(built.request, limits=self.call.requests[0].limits)
         call = msgspec.structs.replace(self.call, requests=(request,))
         changed = msgspec.structs.replace(
-            self, call=call, input=input, render_options=built.render_options
+            self,
+            call=call,
+            render_options=built.render_options,
+            items=built.items,
+            tools=built.tools,
         )
         return changed.with_echo(msgspec.structs.replace(self.echo, rest=built.echo))
 

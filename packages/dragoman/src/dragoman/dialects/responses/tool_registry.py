@@ -4,13 +4,14 @@ calls back to the wire.
 Chat templates have no namespaces: a tool in one has a joined name in the prompt,
 `crm__find`, which is unique in the request. Tools that OpenAI defines and the client
 runs are functions there. Hosted tools, which this server cannot run, are left out of
-the prompt and of the echo.
+the prompt and of the echo. Tools of MCP servers, which this server calls itself, are
+functions too; they are known only once their servers have listed them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 
 import msgspec
@@ -18,16 +19,42 @@ from msgspec import Struct
 
 from ...core.errors import RequestError, Unsupported
 from ...core.message import CustomTool, FunctionTool, Tool, ToolChoice
+from ...core.server_tools import (
+    HOSTED_PREFIX,
+    HostedTarget,
+    ListedTool,
+    RequestedServer,
+    ServerToolName,
+)
 from ..field_errors import abbreviate, check_one_of, invalid_value, missing_parameter
 from ..json_encoding import encode_string, encode_string_or_null
 from ..request_body import read_json_object
+from ..server_tools import build_function, join_name
 from .client_tool_functions import build_client_function
 from .client_tools import CHOICE_TYPES, CLIENT_TOOLS, find_kinds, is_client_tool, render_client_tool
-from .wire import ResponsesNamedTool, ResponsesWireTool, ResponsesWireToolChoice, minify
+from .mcp_tools import (
+    MCP,
+    McpServer,
+    read_mcp_server,
+    render_mcp_server,
+)
+from .wire import (
+    WEB_SEARCH_TYPES,
+    ResponsesNamedTool,
+    ResponsesWireTool,
+    ResponsesWireToolChoice,
+    minify,
+)
 
 # OpenAI's limit in Responses; in Chat Completions it is 64.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 NAMESPACE_SEPARATOR = "__"
+HOSTED_KINDS = {
+    **dict.fromkeys(WEB_SEARCH_TYPES, "web_search"),
+    "code_interpreter": "code_interpreter",
+}
+"""Types of the hosted tools that the operator can run, and their kinds."""
+_AUTO_CONTAINER = b'{"type":"auto"}'
 CALLABLE_TYPES = ("function", "custom")
 
 
@@ -36,12 +63,14 @@ class ToolName(Struct, frozen=True):
     wire.
 
     kind: type of a tool that OpenAI defines and the client runs; empty for others.
+    server_tool: the tool of an MCP server; None for others.
     """
 
     qualified: str
     name: str
     namespace: str
     kind: str = ""
+    server_tool: ServerToolName | None = None
 
 
 class ResponsesToolRegistry:
@@ -50,11 +79,20 @@ class ResponsesToolRegistry:
     echo: the tools as the response object repeats them, a JSON array.
     """
 
-    def __init__(self, tools: Sequence[ResponsesWireTool], warnings: list[str]) -> None:
+    def __init__(
+        self,
+        tools: Sequence[ResponsesWireTool],
+        warnings: list[str],
+        hosted_tools: Mapping[str, HostedTarget] | None = None,
+    ) -> None:
+        self._hosted_tools = hosted_tools or {}
         self._tools: dict[str, Tool] = {}
         self._qualified_names: dict[tuple[str, str], str] = {}
         self._names_in_groups: dict[str, list[str]] = {}
         self._client_names: dict[str, str] = {}
+        self._mcp_servers: dict[str, McpServer] = {}
+        self._mcp_tools: dict[tuple[str, str], ServerToolName] = {}
+        self._listed: frozenset[str] = frozenset()
         self._warnings = warnings
         echoed = self._add_all(tools, "tools")
         self.echo = b"[%s]" % b",".join(echoed[i] for i in sorted(echoed) if echoed[i])
@@ -70,6 +108,7 @@ class ResponsesToolRegistry:
             name: names.copy() for name, names in self._names_in_groups.items()
         }
         copied._client_names = self._client_names.copy()
+        copied._mcp_tools = self._mcp_tools.copy()
         copied._warnings = warnings
         return copied
 
@@ -87,7 +126,63 @@ class ResponsesToolRegistry:
         run_by_client = (
             ToolName(name, name, "", kind) for kind, name in self._client_names.items()
         )
-        return (*grouped, *run_by_client)
+        if not self._mcp_tools:
+            return (*grouped, *run_by_client)
+        of_servers = (
+            ToolName(tool.qualified, tool.name, "", server_tool=tool)
+            for tool in self._mcp_tools.values()
+        )
+        return (*grouped, *run_by_client, *of_servers)
+
+    @property
+    def has_mcp_servers(self) -> bool:
+        return bool(self._mcp_servers)
+
+    @property
+    def mcp_servers(self) -> tuple[RequestedServer, ...]:
+        return tuple(declared.server for declared in self._mcp_servers.values())
+
+    @property
+    def unlisted_servers(self) -> tuple[RequestedServer, ...]:
+        """The MCP servers whose tools are not known yet."""
+        return tuple(server for server in self.mcp_servers if server.label not in self._listed)
+
+    @property
+    def mcp_tools(self) -> dict[str, ServerToolName]:
+        """The tools of MCP servers by their names in the prompt."""
+        return {tool.qualified: tool for tool in self._mcp_tools.values()}
+
+    def load_list(self, label: str, tools: Sequence[ListedTool]) -> None:
+        """Add the tools of an MCP server that the request allows. The last list of a
+        server applies; lists of undeclared servers are ignored.
+        """
+        declared = self._mcp_servers.get(label)
+        if declared is None:
+            return
+        self._listed |= {label}
+        for key in [key for key in self._mcp_tools if key[0] == label]:
+            del self._tools[self._mcp_tools.pop(key).qualified]
+        for tool in tools:
+            if (label, tool.name) in self._mcp_tools or not declared.allows(tool):
+                continue
+            hosted = "" if declared.server.hosted is None else label.removeprefix(HOSTED_PREFIX)
+            qualified = self._make_unique(hosted or join_name(label, tool.name))
+            self._tools[qualified] = build_function(tool, qualified)
+            self._mcp_tools[label, tool.name] = ServerToolName(
+                qualified=qualified,
+                server=label,
+                name=tool.name,
+                needs_approval=declared.needs_approval(tool),
+                is_repeatable=tool.is_repeatable,
+                hosted=hosted,
+            )
+
+    def qualify_mcp_tool(self, label: str, name: str) -> str:
+        """Return the name in the prompt of an MCP server's tool, even if it is no longer
+        listed.
+        """
+        tool = self._mcp_tools.get((label, name))
+        return name if tool is None else tool.qualified
 
     def load(self, tools: Sequence[ResponsesWireTool], path: str) -> list[str]:
         """Add the tools of an input item, except those that are declared already.
@@ -124,8 +219,14 @@ class ResponsesToolRegistry:
         """
         groups = [(i, tool) for i, tool in enumerate(tools) if tool.type == "namespace"]
         run_by_client = [(i, tool) for i, tool in enumerate(tools) if is_client_tool(tool)]
-        special = {i for i, _ in (*groups, *run_by_client)}
+        mcp = [(i, tool) for i, tool in enumerate(tools) if tool.type == MCP]
+        hosted = [(i, tool) for i, tool in enumerate(tools) if self._find_hosted(tool.type)]
+        special = {i for i, _ in (*groups, *run_by_client, *mcp, *hosted)}
         echoed: dict[int, bytes] = {}
+        for i, tool in hosted:
+            echoed[i] = self._add_hosted(tool, f"{path}[{i}]")
+        for i, tool in mcp:
+            echoed[i] = self._add_mcp_server(tool, f"{path}[{i}]")
         for i, tool in enumerate(tools):
             tool_path = f"{path}[{i}]"
             if i in special or self._skip_uncallable(tool, tool_path):
@@ -152,6 +253,53 @@ class ResponsesToolRegistry:
             self._tools[name] = build_client_function(tool, name, tool_path)
             echoed[i] = render_client_tool(tool, tool_path)
         return echoed
+
+    def _add_mcp_server(self, tool: ResponsesWireTool, path: str) -> bytes:
+        if self._skip_hosted_caller(tool, path):
+            return b""
+        declared = read_mcp_server(tool, path)
+        label = declared.server.label
+        if label in self._mcp_servers:
+            raise invalid_value(
+                f"{path}.server_label", f"labels must be unique, {abbreviate(label)} occurs twice"
+            )
+        self._mcp_servers[label] = declared
+        return render_mcp_server(tool)
+
+    def _find_hosted(self, type: str) -> str:
+        """Return the kind of a hosted tool that the operator runs; empty for others."""
+        kind = HOSTED_KINDS.get(type, "")
+        return kind if kind in self._hosted_tools else ""
+
+    def _add_hosted(self, tool: ResponsesWireTool, path: str) -> bytes:
+        if self._skip_hosted_caller(tool, path):
+            return b""
+        kind = self._find_hosted(tool.type)
+        label = HOSTED_PREFIX + kind
+        if label in self._mcp_servers:
+            raise invalid_value(f"{path}.type", f"there can be one tool of type {abbreviate(kind)}")
+        options = {
+            "filters": tool.filters,
+            "search_context_size": tool.search_context_size,
+            "search_content_types": tool.search_content_types,
+            "external_web_access": tool.external_web_access,
+            "user_location": tool.user_location,
+        }
+        for name, value in options.items():
+            if bytes(value).strip() not in (b"", b"null"):
+                self._warnings.append(
+                    f"{path}.{name} is ignored: the server's own tool has no such option"
+                )
+        server = RequestedServer(label=label, path=path, hosted=self._hosted_tools[kind])
+        self._mcp_servers[label] = McpServer(server=server, allowed=None, approval="never")
+        if kind != "code_interpreter":
+            return b'{"type":%s}' % encode_string(tool.type)
+        container = minify(tool.container) if bytes(tool.container) else _AUTO_CONTAINER
+        if container != _AUTO_CONTAINER:
+            self._warnings.append(
+                f"{path}.container is ignored: the server's own tool chooses where code runs"
+            )
+        return b'{"type":"code_interpreter","container":%s}' % container
 
     def qualify(self, name: str, namespace: str | None) -> str:
         """Return the name of a tool in the prompt, even if it is no longer declared.
@@ -238,7 +386,7 @@ class ResponsesToolRegistry:
             return ToolChoice(), b'"auto"'
         if isinstance(choice, str):
             mode = check_one_of(choice, ("none", "auto", "required"), "tool_choice")
-            if mode == "required" and not self._tools:
+            if mode == "required" and not self._tools and not self.unlisted_servers:
                 raise invalid_value(
                     "tool_choice",
                     "'required' needs at least one tool that can be called in 'tools'",
@@ -249,12 +397,21 @@ class ResponsesToolRegistry:
                 tool = ResponsesNamedTool(choice.type, choice.name, choice.namespace)
                 name = self._resolve_reference(tool, "tool_choice")
                 return ToolChoice("required", (name,), is_named=True), _render_reference(tool)
+            case "mcp":
+                names = self._resolve_mcp_reference(choice.server_label, choice.name, "tool_choice")
+                name = b"" if choice.name is None else b',"name":' + encode_string(choice.name)
+                echo = b'{"type":"mcp","server_label":%s%s}' % (
+                    encode_string(choice.server_label or ""),
+                    name,
+                )
+                is_named = len(names) == 1
+                return ToolChoice("required" if names else "auto", names, is_named=is_named), echo
             case "allowed_tools":
                 mode = check_one_of(
                     choice.mode or "auto", ("none", "auto", "required"), "tool_choice.mode"
                 )
                 names = self._read_allowed_names(choice.tools or ())
-                if not names:
+                if not names and not self.unlisted_servers:
                     raise invalid_value(
                         "tool_choice.tools", "expected at least one tool that can be called"
                     )
@@ -264,15 +421,21 @@ class ResponsesToolRegistry:
                     echoed,
                 )
                 return ToolChoice(mode, names), echo
-            case kind if (name := self._client_names.get(CHOICE_TYPES.get(kind, kind))) is not None:
-                return ToolChoice(
-                    "required", (name,), is_named=True
-                ), b'{"type":%s}' % encode_string(kind)
-            case hosted:
-                raise Unsupported(
-                    f"'tool_choice': tools of type {abbreviate(hosted)} cannot be run here.",
-                    param="tool_choice",
-                )
+            case kind:
+                return self._choose_type(kind), b'{"type":%s}' % encode_string(kind)
+
+    def _choose_type(self, type: str) -> ToolChoice:
+        """Return the choice of a tool that OpenAI defines."""
+        if (name := self._client_names.get(CHOICE_TYPES.get(type, type))) is not None:
+            return ToolChoice("required", (name,), is_named=True)
+        label = HOSTED_PREFIX + self._find_hosted(type)
+        if label not in self._mcp_servers:
+            raise Unsupported(
+                f"'tool_choice': tools of type {abbreviate(type)} cannot be run here.",
+                param="tool_choice",
+            )
+        names = self._resolve_mcp_reference(label, None, "tool_choice")
+        return ToolChoice("required" if names else "auto", names, is_named=bool(names))
 
     def _read_allowed_names(self, tools: Sequence[ResponsesNamedTool]) -> tuple[str, ...]:
         names: list[str] = []
@@ -283,6 +446,10 @@ class ResponsesToolRegistry:
                 names.append(self._resolve_reference(tool, path))
             elif tool.type == "namespace":
                 groups.add(tool.name)
+            elif tool.type == MCP and tool.server_label in self._mcp_servers:
+                names += self._resolve_mcp_reference(tool.server_label, tool.name, path)
+            elif (label := HOSTED_PREFIX + self._find_hosted(tool.type)) in self._mcp_servers:
+                names += self._resolve_mcp_reference(label, None, path)
             elif (
                 name := self._client_names.get(CHOICE_TYPES.get(tool.type, tool.type))
             ) is not None:
@@ -298,6 +465,33 @@ class ResponsesToolRegistry:
             if namespace in groups
         )
         return tuple(dict.fromkeys(names))
+
+    def _resolve_mcp_reference(
+        self, label: str | None, name: str | None, path: str
+    ) -> tuple[str, ...]:
+        """Return the names in the prompt of one or all tools of an MCP server; none as
+        long as the server has not listed them.
+        """
+        if not label:
+            raise missing_parameter(f"{path}.server_label")
+        if label not in self._mcp_servers:
+            raise invalid_value(
+                f"{path}.server_label",
+                f"{abbreviate(label)} is not among the declared tools of type 'mcp'",
+            )
+        if label not in self._listed:
+            return ()
+        names = tuple(
+            tool.qualified
+            for tool in self._mcp_tools.values()
+            if tool.server == label and name in (None, tool.name)
+        )
+        if not names:
+            tools = "any tool" if name is None else abbreviate(name)
+            raise invalid_value(
+                f"{path}.name", f"the server {abbreviate(label)} does not list {tools}"
+            )
+        return names
 
     def _resolve_reference(self, tool: ResponsesNamedTool, path: str) -> str:
         if not tool.name:
@@ -369,6 +563,8 @@ def _render_tool(tool: ResponsesWireTool, name: str) -> bytes:
 
 def _render_reference(tool: ResponsesNamedTool) -> bytes:
     fields = [b'"type":' + encode_string(tool.type)]
+    if tool.server_label is not None:
+        fields.append(b'"server_label":' + encode_string(tool.server_label))
     if tool.name is not None:
         fields.append(b'"name":' + encode_string(tool.name))
     if tool.namespace is not None:

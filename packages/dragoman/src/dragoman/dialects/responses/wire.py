@@ -19,6 +19,7 @@ from ..json_body import JsonBody
 from ..json_encoding import escape_line_breaks
 from ..parameter_table import (
     CACHE_RETENTION,
+    CACHE_THRESHOLD,
     SHARED_ROWS,
     Note,
     ParameterTable,
@@ -76,6 +77,7 @@ class WireItem(Struct, frozen=True):
     reasoning, text: the settings of a `configuration_update`.
     code, error, outputs, queries, result, results, revised_prompt: of hosted tools'
         calls, see `hosted_tools`.
+    server_label, approval_request_id, approve, reason: of tools of MCP servers.
     """
 
     type: str | None = None
@@ -105,6 +107,10 @@ class WireItem(Struct, frozen=True):
     result: Raw = Raw()
     results: Raw = Raw()
     revised_prompt: Raw = Raw()
+    server_label: str | None = None
+    approval_request_id: str | None = None
+    approve: bool | None = None
+    reason: str | None = None
 
 
 class CustomToolFormat(Struct, frozen=True):
@@ -128,12 +134,28 @@ class ResponsesWireTool(Struct, frozen=True):
     display_width: int | None = None
     display_height: int | None = None
     execution: str | None = None
+    server_label: str | None = None
+    server_url: str | None = None
+    server_description: str | None = None
+    connector_id: str | None = None
+    tunnel_id: str | None = None
+    authorization: str | None = None
+    headers: dict[str, str] | None = None
+    allowed_tools: Raw = Raw()
+    require_approval: Raw = Raw()
+    container: Raw = Raw()
+    filters: Raw = Raw()
+    search_context_size: Raw = Raw()
+    search_content_types: Raw = Raw()
+    external_web_access: Raw = Raw()
+    user_location: Raw = Raw()
 
 
 class ResponsesNamedTool(Struct, frozen=True):
     type: str = "function"
     name: str | None = None
     namespace: str | None = None
+    server_label: str | None = None
 
 
 class ResponsesWireToolChoice(Struct, frozen=True):
@@ -142,6 +164,7 @@ class ResponsesWireToolChoice(Struct, frozen=True):
     namespace: str | None = None
     mode: str | None = None
     tools: list[ResponsesNamedTool] | None = None
+    server_label: str | None = None
 
 
 class TextFormat(JsonSchemaFormat, frozen=True, kw_only=True):
@@ -168,6 +191,30 @@ class ReasoningConfig(Struct, frozen=True):
 
 class ConversationId(Struct, frozen=True):
     id: str
+
+
+class BackgroundOptions(Struct, frozen=True):
+    """How soon a background response is wanted, and what it belongs to.
+
+    completion_window: soonest, 2h, or 8h.
+    """
+
+    completion_window: str | None = None
+    continuation_id: str | None = None
+
+
+class PromptCacheOptions(Struct, frozen=True):
+    """The client's wishes for the cache of its prompts.
+
+    comparison_response_id: the response with which a diagnosis compares this one.
+    mode: implicit or explicit.
+    prewarm: only fill the cache.
+    """
+
+    comparison_response_id: str | None = None
+    mode: str | None = None
+    prewarm: bool | None = None
+    ttl: str | None = None
 
 
 _ITEM = frozenset({"id", "status"})
@@ -212,6 +259,12 @@ _PART_FIELDS: Mapping[str | None, frozenset[str]] = {
     "input_audio": frozenset({"input_audio"}),
 }
 _CALLERS = frozenset({"allowed_callers"})
+WEB_SEARCH_TYPES = (
+    "web_search",
+    "web_search_2025_08_26",
+    "web_search_preview",
+    "web_search_preview_2025_03_11",
+)
 _TOOL_FIELDS: Mapping[str | None, frozenset[str]] = {
     "function": _CALLERS | {"name", "description", "parameters", "strict"},
     "custom": _CALLERS | {"name", "description", "format"},
@@ -222,8 +275,28 @@ _TOOL_FIELDS: Mapping[str | None, frozenset[str]] = {
     "computer": _CALLERS,
     "computer_use_preview": _CALLERS | {"display_width", "display_height", "environment"},
     "tool_search": _CALLERS | {"execution", "description", "parameters"},
+    "code_interpreter": _CALLERS | {"container"},
+    **dict.fromkeys(
+        WEB_SEARCH_TYPES,
+        _CALLERS
+        | {"filters", "user_location"}
+        | {"search_context_size", "search_content_types", "external_web_access"},
+    ),
+    "mcp": _CALLERS
+    | {
+        "server_label",
+        "server_url",
+        "server_description",
+        "connector_id",
+        "tunnel_id",
+        "authorization",
+        "headers",
+        "allowed_tools",
+        "require_approval",
+    },
 }
 _NAMED = frozenset({"name", "namespace"})
+_SERVER_TOOL = frozenset({"server_label", "name"})
 
 RESPONSES_NESTED = NestedRules(
     accepted={
@@ -236,19 +309,22 @@ RESPONSES_NESTED = NestedRules(
         # The others are reported as a whole.
         WireItem: frozenset(_ITEM_FIELDS),
         ResponsesWireTool: frozenset(_TOOL_FIELDS),
-        ResponsesWireToolChoice: frozenset({"function", "custom", "allowed_tools"}),
+        ResponsesWireToolChoice: frozenset({"function", "custom", "allowed_tools", "mcp"}),
     },
     tagged={
         WireItem: TaggedFields("type", _ITEM_FIELDS),
         ResponsesContentPart: TaggedFields("type", _PART_FIELDS),
         ResponsesWireTool: TaggedFields("type", _TOOL_FIELDS),
-        ResponsesNamedTool: TaggedFields("type", {"function": _NAMED, "custom": _NAMED}),
+        ResponsesNamedTool: TaggedFields(
+            "type", {"function": _NAMED, "custom": _NAMED, "mcp": _SERVER_TOOL}
+        ),
         ResponsesWireToolChoice: TaggedFields(
             "type",
             {
                 "function": _NAMED,
                 "custom": _NAMED,
                 "allowed_tools": frozenset({"mode", "tools"}),
+                "mcp": _SERVER_TOOL,
             },
         ),
         CustomToolFormat: TaggedFields(
@@ -284,7 +360,7 @@ class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
             "reasoning.effort or "
             "text.format; reasoning, item_reference, compaction and compaction_trigger. Calls of "
             "hosted tools with the readable part of their results, as calls of functions; "
-            "mcp_list_tools and MCP approvals are omitted with a warning"
+            "lists of MCP tools and MCP approvals apply to the servers in tools"
         ),
     ] = None
     instructions: Annotated[str | None, Note("a system message before all others")] = None
@@ -306,6 +382,13 @@ class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
         ),
     ] = None
     background: Annotated[bool | None, Note("true requires store")] = None
+    background_options: Annotated[
+        BackgroundOptions | None,
+        Note(
+            "a background response starts at once, which satisfies every completion_window; "
+            "continuation_id has no effect"
+        ),
+    ] = None
     stream: bool | None = None
     stream_options: Annotated[
         StreamOptions | None, Note("include_obfuscation: true is refused; usage is always included")
@@ -325,17 +408,17 @@ class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
             "apply_patch, "
             "computer, computer_use_preview and tool_search with execution client as functions, "
             "whose calls are "
-            "items of their own types; lark grammars, hosted tools and a shell in a container "
+            "items of their own types; web_search and code_interpreter if the server's operator "
+            "runs them; mcp if this server has tool "
+            "servers; lark grammars, hosted tools and a shell in a container "
             "give a warning"
         ),
     ] = None
     tool_choice: Annotated[
-        str | ResponsesWireToolChoice | None, Note("all forms; a hosted tool is refused")
+        str | ResponsesWireToolChoice | None, Note("all forms; a hosted tool except mcp is refused")
     ] = None
     parallel_tool_calls: bool | None = None
-    max_tool_calls: Annotated[
-        AtLeastOne | None, Note("limits calls of hosted tools; there are none")
-    ] = None
+    max_tool_calls: Annotated[AtLeastOne | None, Note("limits calls of MCP tools")] = None
     max_output_tokens: Annotated[
         CountOrUnlimited | None, Note("1 or more; -1 and null are the rest of the context")
     ] = None
@@ -379,6 +462,13 @@ class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
     prompt_cache_key: Annotated[
         Annotated[str, Meta(max_length=1_024)] | None, Note("echoed; caching is automatic")
     ] = None
+    prompt_cache_options: Annotated[
+        PromptCacheOptions | None,
+        Note(
+            "caching is automatic, so mode and ttl have no effect; comparison_response_id gives a "
+            "warning, and prewarm is refused: on a WebSocket, generate: false fills the cache"
+        ),
+    ] = None
     service_tier: Annotated[
         str | None, Note("there is one tier, reported as `default`; other values give a warning")
     ] = None
@@ -411,14 +501,23 @@ _USE_CHAT = "a response has no field for them; use /v1/chat/completions"
 
 _UNSUPPORTED = (
     *CACHE_RETENTION,
-    *accept("prompt_cache_options", note="caching is automatic"),
     *accept("client_metadata", note="metadata of agents; has no effect"),
+    *accept("access_programs", note="this server has no accounts"),
+    *accept("betas", note="beta headers of any value are accepted"),
+    *warn(
+        "image",
+        "images are not compressed",
+        {},
+        {"context_compression": "auto"},
+        {"context_compression": "disabled"},
+    ),
+    *reject("multi_agent", "the server runs no other agents", {}, {"enabled": False}),
     *warn(
         "context_management",
         "automatic compaction is not supported; end the input with a compaction_trigger",
         [],
     ),
-    *reject("prompt", "stored prompts are not supported"),
+    *reject("prompt", "prompt templates are not stored; send their text"),
     *reject("moderation", "moderation is not supported"),
     *reject("n", "a response has exactly one answer", 1),
     *reject("best_of", "a response has exactly one answer", 1),
@@ -445,6 +544,7 @@ RESPONSES = ParameterTable(
         # Responses echoes some of the fields that the other dialects only accept.
         *(row for row in SHARED_ROWS if row.name not in ResponsesBody.__struct_fields__),
         *accept("session_id", note="a hint for routers"),
+        *CACHE_THRESHOLD,
         *_UNSUPPORTED,
     ),
 )

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+from msgspec import Raw, Struct
+
 from ...core.errors import DragomanError
 from ...core.events import (
     ChoiceFinished,
@@ -31,6 +34,7 @@ from ...core.events import (
 )
 from ...core.message import Reasoning, Refusal, Text, ToolCall
 from ...core.reply import Choice, Reply, ReplyPart
+from ...core.server_tools import ToolList
 from ..interfaces import Header
 from ..json_encoding import encode_field, encode_int, encode_string
 from ..server_sent_events import DONE, KEEPALIVE_COMMENT
@@ -41,11 +45,14 @@ from .item_writers import (
     IN_PROGRESS,
     INCOMPLETE,
     QUEUED,
+    ApprovalItemWriter,
     ClientCallItemWriter,
     EventFields,
     ItemWriter,
     ItemWriterFactory,
+    McpCallItemWriter,
     MessageItemWriter,
+    OpenItem,
     ReasoningItemWriter,
 )
 from .render_options import Echo, ResponsesRenderOptions
@@ -56,6 +63,31 @@ _TEXT_DELTA_PREFIX = (
     b'{"type":"response.output_text.delta","sequence_number":%d,'
 )
 _TEXT_DELTA_SUFFIX = b',"logprobs":[]}\n\n'
+
+
+class _AddedItem(Struct, frozen=True):
+    item: OpenItem
+
+
+class _DoneItem(Struct, frozen=True):
+    item: Raw
+
+
+class _Part(Struct, frozen=True):
+    type: str
+
+
+class _AddedPart(Struct, frozen=True):
+    part: _Part
+
+
+class _Delta(Struct, frozen=True):
+    delta: str
+    logprobs: tuple[Raw, ...] = ()
+
+
+_DEFERRED = (ClientCallItemWriter, ApprovalItemWriter)
+"""The writers of calls that are added only when they are complete."""
 
 
 class ResponsesWriter:
@@ -108,9 +140,65 @@ class ResponsesWriter:
         """Whether any event has been rendered."""
         return self._sequence > 0
 
+    @property
+    def n_events(self) -> int:
+        """The number of events that have been rendered, also by a writer before."""
+        return self._sequence
+
     def start_recording(self) -> None:
         """Record all events that are rendered from now on, for `take_events`."""
         self._recorded = []
+
+    def restore(
+        self,
+        events: Sequence[StoredEvent],
+        calls: Sequence[ToolCall],
+        open_part: ReplyPart | None,
+    ) -> None:
+        """Continue after the events of another writer.
+
+        calls: the server's calls among them, with their outcomes.
+        open_part: the part of the open item, if what follows continues it. Otherwise
+            the item ends as incomplete.
+        """
+        self._item_writers.restore_links(calls)
+        self._sequence = len(events)
+        added = _AddedItem(OpenItem(""))
+        texts: list[str] = []
+        logprobs: list[Raw] = []
+        is_open = False
+        for event in events:
+            match event.type:
+                case "response.in_progress":
+                    self._is_running = True
+                case "response.output_item.added":
+                    added = msgspec.json.decode(event.data, type=_AddedItem)
+                    texts = []
+                    logprobs = []
+                    is_open = True
+                case "response.output_item.done":
+                    done = msgspec.json.decode(event.data, type=_DoneItem)
+                    self._items.append(bytes(done.item))
+                    is_open = False
+                case "response.content_part.added":
+                    part = msgspec.json.decode(event.data, type=_AddedPart).part
+                    if part.type == "refusal":
+                        item = msgspec.structs.replace(added.item, is_refusal=True)
+                        added = _AddedItem(item)
+                case kind if kind.endswith(".delta"):
+                    delta = msgspec.json.decode(event.data, type=_Delta)
+                    texts.append(delta.delta)
+                    logprobs += delta.logprobs
+                case _:
+                    """Others repeat what the item's end has."""
+        if not is_open:
+            return
+        item = self._item_writers.restore(
+            len(self._items), added.item, "".join(texts), logprobs, open_part
+        )
+        self._open_item_writer = item
+        if open_part is None:
+            self._close_item(INCOMPLETE)
 
     def take_events(self) -> list[StoredEvent]:
         """Return the events that were recorded since the last call."""
@@ -175,7 +263,7 @@ class ResponsesWriter:
             return opening + text.delta_prefix + encode_string(event.text) + _TEXT_DELTA_SUFFIX
         match event:
             case Started():
-                return self._render_start()
+                return self._render_start() + b"".join(map(self._write_list, event.tool_lists))
             case PromptTokens():
                 return b""
             case ChoiceFinished(reason=reason):
@@ -198,7 +286,7 @@ class ResponsesWriter:
         choice = reply.choices[0]
         # The items that were streamed are not rendered again: encryption has a random
         # nonce, so the bytes would differ.
-        items = self._items if self.has_started else self._render_output(choice)
+        items = self._items if self.has_started else self._render_output(choice, reply.tool_lists)
         return self._render_final(choice.reason, items, reply.usage, choice.kv_transfer_params)
 
     def _render_part(self, event: Delta) -> bytes:
@@ -216,7 +304,13 @@ class ResponsesWriter:
                     self._item_writers.create_call(len(self._items), id, name, custom)
                 )
             case ToolCallDelta(arguments=text):
-                return self._write_delta(text, ())
+                delta = self._write_delta(text, ()) if text else b""
+                item = self._open_item_writer
+                if event.outcome is None or not isinstance(item, McpCallItemWriter):
+                    return delta
+                # It ends here: the next part begins only with the next turn.
+                item.outcome = event.outcome
+                return delta + self._close_item(COMPLETED)
 
     def _write_text(
         self, kind: type[ReplyPart], text: str, tokens: Sequence[Token], seal: str = ""
@@ -248,7 +342,7 @@ class ResponsesWriter:
 
     def _start_item(self, item: ItemWriter) -> bytes:
         self._open_item_writer = item
-        if isinstance(item, ClientCallItemWriter):
+        if isinstance(item, _DEFERRED):
             return b""
         if (
             isinstance(item, MessageItemWriter)
@@ -263,6 +357,15 @@ class ResponsesWriter:
             map(self._render_event_fields, item.begin())
         )
 
+    def _write_list(self, tool_list: ToolList) -> bytes:
+        item = self._item_writers.create_list(len(self._items), tool_list)
+        events = self._render_item_event(b"added", item.render_added())
+        events += b"".join(map(self._render_event_fields, item.list_events()))
+        rendered = item.render()
+        events += self._render_item_event(b"done", rendered)
+        self._items.append(rendered)
+        return events
+
     def _close_item(self, status: bytes) -> bytes:
         item = self._open_item_writer
         self._open_item_writer = None
@@ -272,9 +375,8 @@ class ResponsesWriter:
         if item is None:
             return b""
         added = b""
-        if isinstance(item, ClientCallItemWriter):
-            # A call of a client tool is added only now: its type depends on whether the
-            # complete arguments fit.
+        if isinstance(item, _DEFERRED):
+            # Such a call is added only now: its type depends on the complete arguments.
             item.resolve()
             added = self._render_item_event(b"added", item.render_added())
         end_events = added + b"".join(map(self._render_event_fields, item.end()))
@@ -283,9 +385,12 @@ class ResponsesWriter:
         self._items.append(rendered_item)
         return end_events + done
 
-    def _render_output(self, choice: Choice) -> list[bytes]:
+    def _render_output(self, choice: Choice, tool_lists: Sequence[ToolList] = ()) -> list[bytes]:
         """Render the items of the full object. Only the last part can be incomplete."""
-        items: list[bytes] = []
+        items = [
+            self._item_writers.create_list(i, tool_list).render()
+            for i, tool_list in enumerate(tool_lists)
+        ]
         for i, part in enumerate(choice.parts):
             is_hidden = isinstance(part, Reasoning) and self._options.hide_reasoning
             if not is_hidden and (isinstance(part, ToolCall) or part.text or _has_seal(part)):

@@ -300,3 +300,5 @@ def _build_finish_reason(
             return SglangAbortReason("The content was filtered.")
         case FinishReason.ABORT:
             return SglangAbortReason("The request was aborted.")
+        case FinishReason.CACHE_THRESHOLD:
+            return SglangAbortReason("Less of the prompt is cached than the server demands.")

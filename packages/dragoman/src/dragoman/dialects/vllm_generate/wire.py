@@ -12,7 +12,7 @@ from ..generation_fields import (
     StreamOptions,
 )
 from ..json_body import JsonBody
-from ..parameter_table import Note, ParameterTable, accept, reject
+from ..parameter_table import CACHE_THRESHOLD, Note, ParameterTable, accept, reject
 
 
 class VllmSamplingParams(DecodingFields, frozen=True, kw_only=True):
@@ -44,7 +44,9 @@ class GenerateBody(Struct, frozen=True, kw_only=True):
 
 
 GENERATE = ParameterTable(
-    "generate", (GenerateBody,), reject("features", "only token input is supported", {})
+    "generate",
+    (GenerateBody,),
+    (*CACHE_THRESHOLD, *reject("features", "only token input is supported", {})),
 )
 
 
@@ -63,6 +65,7 @@ SAMPLING_PARAMS = ParameterTable(
         *reject("repetition_detection", "not supported"),
         *reject("logprob_token_ids", "logprobs are available only for the most likely tokens", []),
         *reject("best_of", "use n", 1),
+        *CACHE_THRESHOLD,
     ),
 )
 

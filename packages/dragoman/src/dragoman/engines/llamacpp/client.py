@@ -158,13 +158,6 @@ class _EventStream:
         return True
 
 
-def complete(socket: str, key: str, body: CompletionBody) -> tuple[int, ...]:
-    """Return the tokens of a non-streamed completion; none if llama.cpp rejects it.
-    Blocking.
-    """
-    return decode_chunk(_post(socket, key, "/completion", _encode(body))[1]).tokens
-
-
 def tokenize(socket: str, key: str, text: str, *, add_special: bool = False) -> tuple[int, ...]:
     """Tokenize a text without parsing names of control tokens. Blocking.
 

@@ -41,10 +41,30 @@ id wins.
 _CONTEXT_EXCEEDED = "Context size has been exceeded"
 
 
+_STEP_ERRORS = frozenset({"Compute error.", "Invalid input batch."})
+"""What llama.cpp reports to every sequence of a step that it cannot compute."""
+
+
 class ContextExceeded(EngineError):
     """The sequences together exceeded llama.cpp's context, because it generates ahead
     of what it reports.
     """
+
+
+class StepFailed(EngineError):
+    """A step failed for all of its sequences, whichever of them caused it."""
+
+
+class InvalidLogits(StepFailed):
+    """The logits of a sequence are not finite.
+
+    So are its keys and values, which stay in the KV cache. Attention multiplies those of
+    other sequences and of freed cells by zero, so all who share the cache have NaN from
+    here on.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("The model returned invalid probabilities.")
 
 
 class _NextCompletion(Struct, frozen=True):
@@ -72,8 +92,8 @@ class CompletionState:
     eog: ids at which llama.cpp ends generation.
     context: maximum tokens of prompt and output.
     seed: seed of the first completion.
-    has_native_grammars: llama.cpp applies grammars too; otherwise only the filter here
-        does, at one request per rejected token.
+    native_grammar: what llama.cpp applies too; if empty, only the filter here applies the
+        grammar, at one request per rejected token.
     """
 
     def __init__(
@@ -84,7 +104,6 @@ class CompletionState:
         *,
         seed: int,
         context: int,
-        has_native_grammars: bool = True,
     ) -> None:
         self.request = request
         self.output: list[int] = []
@@ -93,9 +112,7 @@ class CompletionState:
         self._token_text = token_text
         self._seed = seed
         self._context = context
-        self._native_grammar = (
-            build_native_grammar(request.grammar or "", eog) if has_native_grammars else ""
-        )
+        self.native_grammar = build_native_grammar(request.grammar or "", eog)
         self._next = self._current = _NextCompletion()
         self._is_announced = False
         self._penalty_bias = PromptPenaltyBias(request)
@@ -159,10 +176,13 @@ class CompletionState:
             return_tokens=True,
             return_progress=completion.count == 0,
             logit_bias=bias,
-            n_probs=0 if request.logprobs is None else max(request.logprobs, 1),
+            # Always one: llama.cpp samples a token from logits of NaN too, and only
+            # the logprob tells. `post_sampling_probs` would spare a pass over the
+            # vocabulary, but does not show a NaN with greedy sampling.
+            n_probs=max(request.logprobs or 0, 1),
             # Only in the first completion: a grammar starts at the first sampled token
             # and ignores earlier ones.
-            grammar=self._native_grammar if self._num_completions == 1 else "",
+            grammar=self.native_grammar if self._num_completions == 1 else "",
             response_fields=_RESPONSE_FIELDS,
             samplers=_GREEDY_SAMPLERS if is_greedy else SAMPLERS,
         )
@@ -195,13 +215,10 @@ class CompletionState:
 
     def feed(self, chunk: CompletionChunk) -> list[TokenOutput]:
         """Process one event. Raises EngineError if llama.cpp reports a failure,
-        ContextExceeded if it ran out of context.
+        ContextExceeded if it ran out of context, StepFailed if it failed all sequences
+        of a step, InvalidLogits.
         """
-        if chunk.error is not None:
-            error_type = (
-                ContextExceeded if _CONTEXT_EXCEEDED in chunk.error.message else EngineError
-            )
-            raise error_type(f"llama.cpp: {chunk.error.message or chunk.error.type}")
+        check_chunk(chunk)
         if self._scorer is not None:
             return self._feed_scores(self._scorer, chunk)
         progress = chunk.prompt_progress
@@ -277,7 +294,9 @@ class CompletionState:
             Sampled(
                 request.id,
                 token,
-                None if scored is None else build_logprob(scored, token, request.logprobs or 0),
+                None
+                if scored is None or request.logprobs is None
+                else build_logprob(scored, token, request.logprobs),
             )
         ]
         has_new_bias = self._penalty_bias.observe(token)
@@ -315,3 +334,17 @@ class CompletionState:
     def _schedule_completion(self, completion: _NextCompletion) -> None:
         self._next = completion
         self.is_stale = True
+
+
+def check_chunk(chunk: CompletionChunk) -> None:
+    """Raise the error that an event reports; see `CompletionState.feed`."""
+    if any(scored.logprob is None for scored in chunk.completion_probabilities):
+        raise InvalidLogits
+    if chunk.error is None:
+        return
+    message = f"llama.cpp: {chunk.error.message or chunk.error.type}"
+    if chunk.error.message in _STEP_ERRORS:
+        raise StepFailed(message)
+    if _CONTEXT_EXCEEDED in chunk.error.message:
+        raise ContextExceeded(message)
+    raise EngineError(message)

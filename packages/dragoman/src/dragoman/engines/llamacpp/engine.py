@@ -14,17 +14,24 @@ import msgspec
 
 from ...core.capabilities import CONSTRAINT_FEATURES, Capabilities, Feature
 from ...core.engine import Health
-from ...core.errors import DragomanError, EngineError, RequestError, Unsupported
+from ...core.errors import DragomanError, EngineError, Overloaded, RequestError, Unsupported
 from ...core.prompt_images import PromptImage
 from ...core.token_engine import Failed, OutputCallback, Rejected, TokenRequest
-from ..active_sequences import ActiveSequence, ActiveSequences
+from ..active_sequences import SHUTTING_DOWN, ActiveSequence, ActiveSequences
 from ..batching import EngineConfig, check_request
 from ..failure_message import describe_error
-from .completion_state import CompletionState, ContextExceeded
+from .completion_state import (
+    CompletionState,
+    ContextExceeded,
+    InvalidLogits,
+    StepFailed,
+    check_chunk,
+)
 from .image_prompt import PromptWriter
+from .native_grammar import find_impossible_end
 from .server_lifecycle import LlamaCppConnection
 from .token_text import TokenText
-from .wire import CompletionChunk
+from .wire import CompletionBody, CompletionChunk
 
 
 def build_cache_keys(tokens: tuple[int, ...], images: Sequence[PromptImage]) -> tuple[int, ...]:
@@ -150,6 +157,14 @@ MAX_REJECTIONS = 100
 fails.
 """
 
+MAX_FAULTS = 3
+"""Failed steps of a sequence after which it fails, even if it can be computed alone; and
+sequences in a row that fail alone, after which the engine has failed.
+"""
+
+_RETRY_AFTER = 5.0
+"""Seconds after which a client may ask a failed engine again."""
+
 _CANNOT_RESUME_IMAGES = (
     "This answer to images cannot resume after preemption: llama.cpp accepts it only as text and "
     "would tokenize it differently."
@@ -161,6 +176,7 @@ class _QueuedSequence(ActiveSequence):
 
     rank: scheduling order; lower runs first.
     has_begun: llama.cpp has sent an event for it in its current slot.
+    is_suspect: it was in a step that failed, and has not been computed alone since.
     """
 
     def __init__(self, state: CompletionState, deliver: OutputCallback, number: int) -> None:
@@ -169,6 +185,8 @@ class _QueuedSequence(ActiveSequence):
         self.rank = (state.request.priority, number)
         self.task: asyncio.Task[None] | None = None
         self.num_rejections = 0
+        self.num_faults = 0
+        self.is_suspect = False
         self.has_begun = False
 
     @property
@@ -188,8 +206,11 @@ class LlamaCppEngine:
     Sequences queue here and get a slot each. When their tokens exceed the context, the
     one of lowest priority is preempted and resumed later, as in vLLM.
 
+    llama.cpp fails all sequences of a step that it cannot compute, and one sequence's NaN
+    makes those of others NaN. Then each is computed alone up to its next token, so that
+    only the one that caused it fails; see `_isolate`.
+
     prompt_writer: encodes prompts with images; None for a text-only model.
-    has_native_grammars: see CompletionState.
     """
 
     def __init__(
@@ -200,11 +221,11 @@ class LlamaCppEngine:
         config: EngineConfig,
         clock: Callable[[], float] = time.monotonic,
         prompt_writer: PromptWriter | None = None,
-        *,
-        has_native_grammars: bool = True,
     ) -> None:
         self._prompt_writer = prompt_writer
-        self._has_native_grammars = has_native_grammars
+        self._ends_native_grammars: bool | None = None
+        """See `_try_grammars`; None before the first request with a grammar."""
+        self._grammar_lock = asyncio.Lock()
         self._connection = connection
         self._token_text = token_text
         self._eog = eog
@@ -218,6 +239,16 @@ class LlamaCppEngine:
         self._active: ActiveSequences[_QueuedSequence] = ActiveSequences()
         self._waiting: list[_QueuedSequence] = []
         self._running: list[_QueuedSequence] = []
+        self._suspects: list[_QueuedSequence] = []
+        """Sequences that wait to be computed alone."""
+        self._isolation: asyncio.Task[None] | None = None
+        """Ends the sequences of a failed step, before any is computed again."""
+        self._is_cache_invalid = False
+        """Whether the KV cache has NaN, which llama.cpp cannot clear."""
+        self._num_failed_alone = 0
+        """Sequences that failed alone since the last token of any."""
+        self._failure: str | None = None
+        """Why no sequence can be computed; None while the engine works."""
         self._slots = self._build_slots()
         self._num_arrived = 0
         self._capabilities = build_capabilities(len(token_text), images=prompt_writer is not None)
@@ -248,27 +279,28 @@ class LlamaCppEngine:
     async def start(self) -> None:
         await self._connection.start()
         self._slots = self._build_slots()
+        self._num_failed_alone = 0
+        self._failure = None
 
     async def stop(self) -> None:
-        tasks = [sequence.task for sequence in self._active.fail_all() if sequence.task is not None]
-        self._waiting.clear()  # so that no waiting sequence takes a freed slot
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._fail_all(SHUTTING_DOWN), return_exceptions=True)
         await self._connection.stop()
+        if self._isolation is not None:
+            # It may be starting a process, which only it can name.
+            await self._isolation
+            await self._connection.stop()
 
     def health(self) -> Health:
-        problem = self._connection.problem
-        failed = self._connection.is_broken
+        problem = self._failure or self._connection.problem
+        failed = self._failure is not None or self._connection.is_broken
         config = self._config
         silent_seconds = self._clock() - self._last_event_at if self._running else 0.0
         if problem is None and silent_seconds > min(config.stall_after, config.step_timeout):
             problem = f"no message from llama.cpp for {silent_seconds:.0f} s"
             failed = silent_seconds > config.step_timeout
         usage = min(1.0, self._count_tokens(self._running) / self._config.num_kv_tokens)
-        return Health(
-            problem is None, problem, len(self._waiting), len(self._running), failed, usage
-        )
+        num_waiting = len(self._waiting) + len(self._suspects)
+        return Health(problem is None, problem, num_waiting, len(self._running), failed, usage)
 
     def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int:
         """See `PrefixCache.count_cached_tokens`."""
@@ -283,6 +315,10 @@ class LlamaCppEngine:
         """See `TokenEngine.add`."""
         if not self._connection.is_open:
             raise EngineError("The engine is not running.")
+        if self._failure is not None:
+            raise Overloaded(
+                "The model's engine failed and is being restarted.", retry_after=_RETRY_AFTER
+            )
         if request.images and self._prompt_writer is None:
             raise Unsupported(
                 "This model was loaded without a projector and does not accept images.",
@@ -303,7 +339,6 @@ class LlamaCppEngine:
                 self._eog,
                 seed=random.getrandbits(32) if seed is None else seed,
                 context=self.max_model_len,
-                has_native_grammars=self._has_native_grammars,
             ),
             deliver,
             self._num_arrived,
@@ -317,7 +352,7 @@ class LlamaCppEngine:
         if sequence is None:
             return
         if sequence.task is None:
-            self._waiting.remove(sequence)
+            (self._suspects if sequence.is_suspect else self._waiting).remove(sequence)
         else:
             sequence.task.cancel()
 
@@ -327,8 +362,16 @@ class LlamaCppEngine:
 
     def _admit(self) -> None:
         """Admit waiting sequences while there are slots and room for their current
-        tokens.
+        tokens; suspects first, and each alone.
         """
+        if self._isolation is not None:
+            return
+        if self._suspects:
+            if not self._running:
+                self._run(self._suspects.pop(0))
+            return
+        if any(sequence.is_suspect for sequence in self._running):
+            return
         while self._waiting and self._slots.num_free:
             # Room for its tokens, and for some more of each sequence. A sequence alone
             # always fits.
@@ -336,18 +379,21 @@ class LlamaCppEngine:
             needed = self._count_tokens(sequences) + MARGIN_TOKENS * len(sequences)
             if self._running and needed > self._config.num_kv_tokens:
                 return
-            sequence = self._waiting.pop(0)
-            # `health` measures the time without events from the first sequence on; idle
-            # time does not count.
-            if not self._running:
-                self._last_event_at = self._clock()
-            self._running.append(sequence)
-            slot, cached = self._slots.acquire(sequence.keys, sequence.request.cache_salt)
-            sequence.has_begun = False
-            sequence.task = asyncio.create_task(self._serve(sequence, slot, cached))
-            # A callback rather than code in the task: a task that is cancelled before
-            # its first step never runs.
-            sequence.task.add_done_callback(partial(self._on_task_done, sequence, slot))
+            self._run(self._waiting.pop(0))
+
+    def _run(self, sequence: _QueuedSequence) -> None:
+        """Run a sequence in a free slot."""
+        # `health` measures the time without events from the first sequence on; idle
+        # time does not count.
+        if not self._running:
+            self._last_event_at = self._clock()
+        self._running.append(sequence)
+        slot, cached = self._slots.acquire(sequence.keys, sequence.request.cache_salt)
+        sequence.has_begun = False
+        sequence.task = asyncio.create_task(self._serve(sequence, slot, cached))
+        # A callback rather than code in the task: a task that is cancelled before its
+        # first step never runs.
+        sequence.task.add_done_callback(partial(self._on_task_done, sequence, slot))
 
     def _count_tokens(self, sequences: list[_QueuedSequence]) -> int:
         return sum(sequence.num_tokens for sequence in sequences)
@@ -356,6 +402,7 @@ class LlamaCppEngine:
         request = sequence.request
         state = sequence.state
         try:
+            cached = not await self._try_grammars(state, slot) and cached
             while not state.is_finished:
                 num_before = len(state.output)
                 # After the first completion the slot holds this sequence's own tokens,
@@ -374,6 +421,8 @@ class LlamaCppEngine:
             sequence.num_rejections += 1
             if sequence.num_rejections > MAX_REJECTIONS:
                 self._active.deliver(sequence, Failed(request.id, error.message))
+        except StepFailed as error:
+            self._isolate(sequence, error)
         except RequestError as error:
             self._active.deliver(
                 sequence,
@@ -393,6 +442,108 @@ class LlamaCppEngine:
             message = f"The engine failed: {describe_error(error)}"
             self._active.deliver(sequence, Failed(request.id, message))
 
+    async def _try_grammars(self, state: CompletionState, slot: int) -> bool:
+        """Try whether llama.cpp samples each end token at the end of a grammar. If not, a
+        warning is logged, and only Dragoman applies grammars.
+
+        Tried before the first grammar: llama.cpp then builds an index of its vocabulary,
+        which takes two seconds for 262,144 tokens.
+
+        slot: that of the sequence.
+
+        Returns: whether the slot's contents were lost by the trial.
+
+        Raises: as CompletionState.feed.
+        """
+        if not state.native_grammar:
+            return False
+        async with self._grammar_lock:
+            is_first = self._ends_native_grammars is None
+            if is_first:
+                impossible = await find_impossible_end(self._eog, slot, self._complete_trial)
+                self._ends_native_grammars = impossible is None
+                self._last_event_at = self._clock()
+                if impossible is not None:
+                    log.warning(
+                        "llama.cpp does not end a grammar with %s; Dragoman applies grammars "
+                        "itself, which is slower",
+                        self._token_text.get_bytes(impossible).decode(errors="replace"),
+                    )
+        if not self._ends_native_grammars:
+            state.native_grammar = ""
+        return is_first
+
+    async def _complete_trial(self, body: CompletionBody) -> tuple[int, ...]:
+        """Return the tokens of a completion; none if llama.cpp rejects it."""
+        chunks: list[CompletionChunk] = []
+
+        def receive(chunk: CompletionChunk) -> bool:
+            chunks.append(chunk)
+            return True
+
+        await self._connection.client.complete(body, receive)
+        try:
+            check_chunk(chunks[0])
+        except (StepFailed, ContextExceeded):
+            raise
+        except EngineError:
+            return ()
+        return chunks[0].tokens
+
+    def _isolate(self, sequence: _QueuedSequence, error: StepFailed) -> None:
+        """Let each running sequence be computed alone, after a step that failed for one
+        of them. One that was already alone fails.
+        """
+        sequence.num_faults += 1
+        if len(self._running) == 1 or sequence.num_faults > MAX_FAULTS:
+            self._active.deliver(sequence, Failed(sequence.id, error.message))
+            self._num_failed_alone += 1
+            if self._num_failed_alone == MAX_FAULTS:
+                self._failure = error.message
+                self._fail_all(error.message)
+                return
+        for running in self._running:
+            running.is_suspect = True
+        self._is_cache_invalid |= isinstance(error, InvalidLogits)
+        if self._isolation is None:
+            log.warning(
+                "%s: computing %d sequences apart from each other",
+                error.message,
+                len(self._running),
+            )
+            self._isolation = asyncio.create_task(self._end_step())
+
+    def _fail_all(self, message: str) -> list[asyncio.Task[None]]:
+        """Fail all sequences, and return the tasks of those that run, which end."""
+        sequences = self._active.fail_all(message)
+        # So that no waiting sequence takes a freed slot.
+        self._waiting.clear()
+        self._suspects.clear()
+        tasks = [sequence.task for sequence in sequences if sequence.task is not None]
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    async def _end_step(self) -> None:
+        """End all completions, so that their sequences wait again, and replace a process
+        whose KV cache has NaN.
+        """
+        tasks = [running.task for running in self._running if running.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            if self._is_cache_invalid and self._connection.is_open:
+                self._slots = self._build_slots()
+                await self._connection.restart()
+        except Exception:
+            # `health` reports the engine as failed, which ends all sequences.
+            log.exception("llama.cpp could not be started again")
+        self._is_cache_invalid = False
+        self._isolation = None
+        if self._connection.is_open:
+            self._admit()
+
     def _on_task_done(self, sequence: _QueuedSequence, slot: int, _: asyncio.Task[None]) -> None:
         request = sequence.request
         sequence.task = None
@@ -401,7 +552,8 @@ class LlamaCppEngine:
         self._slots.release(slot, sequence.keys if sequence.has_begun else (), request.cache_salt)
         if sequence in self._active:
             # Neither ended nor aborted: it was preempted.
-            insort(self._waiting, sequence, key=lambda queued: queued.rank)
+            queue = self._suspects if sequence.is_suspect else self._waiting
+            insort(queue, sequence, key=lambda queued: queued.rank)
         if self._connection.is_open:
             self._admit()
 
@@ -413,6 +565,15 @@ class LlamaCppEngine:
         sequence.has_begun = True
         for output in sequence.state.feed(chunk):
             self._active.deliver(sequence, output)
+        if chunk.tokens_predicted:
+            self._num_failed_alone = 0
+        if sequence.is_suspect and chunk.tokens_predicted:
+            # It has been computed alone, so it did not cause the failed step.
+            sequence.is_suspect = False
+            if self._suspects and sequence.task is not None:
+                sequence.task.cancel()
+            elif not self._suspects:
+                self._admit()
         if sequence.state.is_finished or sequence.state.is_stale:
             return False
         if not self._can_fill:

@@ -10,17 +10,18 @@ from __future__ import annotations
 import mmap
 import re
 import struct
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
+from typing import overload
 
 from msgspec import Struct
 
 from ...core.errors import EngineError
 
-Scalar = int | float | bool | str
-Value = Scalar | tuple[Scalar, ...]
+Number = int | float | bool
 
 # Value types of GGUF, with the format of each in Python's `struct`.
 _SCALARS = {
@@ -41,6 +42,42 @@ _ARRAY = 9
 _VERSIONS = (2, 3)
 # A file of a split model, such as `name-00001-of-00003.gguf`.
 _PART = re.compile(r"(.*)-(\d{5})-of-(?!0{5})(\d{5})\.gguf")
+_LENGTH = struct.Struct("<Q")
+"""The length of a string, in bytes, which precedes it."""
+
+
+class Texts(Sequence[str]):
+    """An array of strings, which are decoded when they are read, since most readers of
+    a header need no vocabulary.
+    """
+
+    def __init__(self, data: bytes, starts: array[int]) -> None:
+        """data: the strings as in the file. starts: the position of each one's length."""
+        self._data = data
+        self._starts = starts
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __iter__(self) -> Iterator[str]:
+        data = self._data
+        ends = (*self._starts[1:], len(data))
+        for start, end in zip(self._starts, ends, strict=True):
+            yield data[start + _LENGTH.size : end].decode("utf-8", "surrogateescape")
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        start = self._starts[index] + _LENGTH.size
+        (length,) = _LENGTH.unpack_from(self._data, start - _LENGTH.size)
+        return self._data[start : start + length].decode("utf-8", "surrogateescape")
+
+
+Value = Number | str | tuple[Number, ...] | Texts
 
 
 class GgufMetadata(Struct, frozen=True):
@@ -65,11 +102,19 @@ class GgufMetadata(Struct, frozen=True):
         value = self.values.get(key)
         return value if isinstance(value, bool) else None
 
-    def get_texts(self, key: str) -> tuple[str, ...]:
-        return tuple(item for item in self._get_array(key) if isinstance(item, str))
+    def get_texts(self, key: str) -> Sequence[str]:
+        """Return an array of strings; a single string is an array of one."""
+        value = self.values.get(key)
+        if isinstance(value, Texts):
+            return value
+        return (value,) if isinstance(value, str) else ()
 
     def get_numbers(self, key: str) -> tuple[float, ...]:
-        return tuple(item for item in self._get_array(key) if not isinstance(item, str))
+        """Return an array of numbers; a single number is an array of one."""
+        value = self.values.get(key, ())
+        if isinstance(value, tuple):
+            return value
+        return () if isinstance(value, str | Texts) else (value,)
 
     def build_architecture_key(self, key: str) -> str:
         """Build an architecture-specific key, such as `llama.context_length`."""
@@ -81,11 +126,7 @@ class GgufMetadata(Struct, frozen=True):
 
     @property
     def vocab_size(self) -> int:
-        return len(self._get_array("tokenizer.ggml.tokens"))
-
-    def _get_array(self, key: str) -> tuple[Scalar, ...]:
-        value = self.values.get(key, ())
-        return value if isinstance(value, tuple) else (value,)
+        return len(self.get_texts("tokenizer.ggml.tokens"))
 
 
 def read_metadata(path: Path) -> GgufMetadata:
@@ -187,16 +228,36 @@ class _Reader:
             total += prod(dimensions)
         return total
 
-    def _read_array(self, kind: int, count: int) -> tuple[Scalar, ...]:
+    def _read_array(self, kind: int, count: int) -> tuple[Number, ...] | Texts:
         if kind == _STRING:
-            self._check_size(8 * count)
-            return tuple(self._read_string() for _ in range(count))
+            return self._read_texts(count)
         format = self._find_format(kind)
         size = count * struct.calcsize(format)
         self._check_size(size)
         values = struct.unpack_from(f"<{count}{format}", self._data, self._position)
         self._position += size
         return values
+
+    def _read_texts(self, count: int) -> Texts:
+        self._check_size(_LENGTH.size * count)
+        begin = self._position
+        starts = array("Q")
+        # No call for each string: a vocabulary has up to 262,144, and is read five times
+        # before a model is loaded.
+        data = self._data
+        position = begin
+        last = len(data) - _LENGTH.size
+        add_start = starts.append
+        read_length = _LENGTH.unpack_from
+        for _ in range(count):
+            if position > last:
+                break
+            add_start(position - begin)
+            position += _LENGTH.size + read_length(data, position)[0]
+        self._position = position
+        # Otherwise the last one may still end beyond the file.
+        self._check_size(_LENGTH.size if len(starts) < count else 0)
+        return Texts(data[begin:position], starts)
 
     def _read_string(self) -> str:
         length = int(self._unpack("Q"))

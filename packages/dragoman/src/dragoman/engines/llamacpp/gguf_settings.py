@@ -56,13 +56,12 @@ def find_end_tokens(metadata: GgufMetadata) -> frozenset[int]:
     """Find the end-of-generation ids. Raises EngineError if there are none."""
     declared = (metadata.get_number(f"tokenizer.ggml.{name}") for name in _END_KEYS)
     tokens = metadata.get_texts("tokenizer.ggml.tokens")
-    named_ids = {id for id, name in enumerate(tokens) if name in _EOG}
-    if {"<|return|>", "<|call|>"} <= set(
-        tokens
-    ):  # gpt-oss: <|end|> ends a message, not the response
-        named_ids -= {id for id in named_ids if tokens[id] == "<|end|>"}
+    names = {id: name for id, name in enumerate(tokens) if name in _EOG}
+    if {"<|return|>", "<|call|>"} <= set(names.values()):
+        # gpt-oss: <|end|> ends a message, not the response.
+        names = {id: name for id, name in names.items() if name != "<|end|>"}
     end_ids = (
-        frozenset(id for id in declared if id is not None and 0 <= id < len(tokens)) | named_ids
+        frozenset(id for id in declared if id is not None and 0 <= id < len(tokens)) | names.keys()
     )
     if not end_ids:
         raise EngineError(f"{metadata.path} names no end-of-sequence token")

@@ -16,7 +16,7 @@ from ...core.errors import EngineError
 from ...core.tokenizer import Tokenizer
 from ..batching import EngineConfig, EngineLimits
 from ..hardware import compute_kv_budget, count_usable_cores
-from .client import complete, tokenize
+from .client import tokenize
 from .engine import MARGIN_TOKENS, LlamaCppEngine
 from .gguf_metadata import GgufMetadata
 from .gguf_settings import (
@@ -26,7 +26,6 @@ from .gguf_settings import (
     read_pooling_type,
 )
 from .image_prompt import build_prompt_writer
-from .native_grammar import find_impossible_end
 from .process import LaunchSettings, LlamaCppProcess
 from .server_lifecycle import LlamaCppConnection
 from .token_text import TokenText
@@ -147,29 +146,8 @@ def load(
         config,
         clock,
         prompt_writer,
-        has_native_grammars=_ends_grammars(process, metadata, eog),
     )
     return LoadedGguf(engine, vision)
-
-
-def _ends_grammars(process: LlamaCppProcess, metadata: GgufMetadata, eog: frozenset[int]) -> bool:
-    """Whether llama.cpp samples each end token at the end of a grammar.
-
-    If not, a warning is logged, and only Dragoman applies grammars.
-    """
-    names = metadata.get_texts("tokenizer.ggml.tokens")
-    end_tokens = {id: names[id] for id in sorted(eog)}
-    impossible = find_impossible_end(
-        end_tokens, lambda body: complete(process.socket, process.key, body)
-    )
-    if impossible is not None:
-        log.warning(
-            "%s: llama.cpp does not end a grammar with %s; Dragoman applies grammars itself, "
-            "which is slower",
-            metadata.path,
-            impossible,
-        )
-    return impossible is None
 
 
 def measure_kv_cache(metadata: GgufMetadata, limits: EngineLimits) -> int:

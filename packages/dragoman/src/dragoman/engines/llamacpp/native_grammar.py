@@ -9,7 +9,7 @@ so the grammar itself allows all end tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 
 from .wire import CompletionBody
 
@@ -59,20 +59,24 @@ def build_native_grammar(grammar: str, end_tokens: Iterable[int]) -> str:
     return f"{header}{_LEXEME.sub(rename_start, grammar)}\nstart: {body} (<[{ids}]>)?\n"
 
 
-def find_impossible_end(
-    end_tokens: Mapping[int, str], complete: Callable[[CompletionBody], tuple[int, ...]]
-) -> str | None:
-    """Find an end token, by name, that llama.cpp does not sample at the end of a
-    grammar. None if it samples all.
+async def find_impossible_end(
+    end_tokens: Iterable[int],
+    slot: int,
+    complete: Callable[[CompletionBody], Awaitable[tuple[int, ...]]],
+) -> int | None:
+    """Find an end token that llama.cpp does not sample at the end of a grammar. None if
+    it samples all.
 
+    slot: a free one, whose contents are lost.
     complete: returns the tokens of a completion; none if llama.cpp rejects it.
     """
-    grammar = build_native_grammar(_TRIAL_GRAMMAR, end_tokens)
-    for id, name in end_tokens.items():
+    ids = sorted(end_tokens)
+    grammar = build_native_grammar(_TRIAL_GRAMMAR, ids)
+    for id in ids:
         body = CompletionBody(
             prompt=(id,),
             n_predict=1,
-            id_slot=0,
+            id_slot=slot,
             stream=False,
             cache_prompt=False,
             temperature=0.0,
@@ -86,6 +90,6 @@ def find_impossible_end(
             logit_bias=((id, _FORCING_BIAS),),
             grammar=grammar,
         )
-        if complete(body) != (id,):
-            return name
+        if await complete(body) != (id,):
+            return id
     return None

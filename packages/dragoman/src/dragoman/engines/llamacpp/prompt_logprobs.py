@@ -135,9 +135,11 @@ def build_logprob(scored: ScoredToken, token: int, alternatives: int) -> TokenLo
     """Build the logprob of a token from those that llama.cpp lists. Raises EngineError
     if it is not among them.
     """
-    top = tuple((other.id, other.logprob) for other in scored.top_logprobs)
+    top = tuple(
+        (other.id, other.logprob) for other in scored.top_logprobs if other.logprob is not None
+    )
     rank = next((position for position, (id, _) in enumerate(top, start=1) if id == token), None)
-    if scored.id == token:
+    if scored.id == token and scored.logprob is not None:
         return TokenLogprob(scored.logprob, rank, top[:alternatives])
     if rank is None:
         raise EngineError(f"llama.cpp did not compute the logprob of token {token}.")

@@ -17,6 +17,7 @@ class LlamaCppConnection:
     def __init__(self, process: LlamaCppProcess) -> None:
         self._process = process
         self._client: LlamaCppClient | None = None
+        self._is_restarting = False
 
     @property
     def client(self) -> LlamaCppClient:
@@ -31,14 +32,16 @@ class LlamaCppConnection:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the connection is open but the process has ended."""
-        return self.is_open and not self._process.is_alive
+        """Whether the connection is open but the process has ended by itself."""
+        return self.is_open and not self._is_restarting and not self._process.is_alive
 
     @property
     def problem(self) -> str | None:
         """Why requests cannot be sent; None if they can."""
         if not self.is_open:
             return "the engine is not running"
+        if self._is_restarting:
+            return "llama.cpp is being started again"
         return "llama.cpp's process has ended" if self.is_broken else None
 
     @property
@@ -49,6 +52,18 @@ class LlamaCppConnection:
         if not self._process.is_alive:
             await asyncio.to_thread(self._process.start)
         self._client = LlamaCppClient(self._process.socket, self._process.key)
+
+    async def restart(self) -> None:
+        """Replace the process, while the connection counts as open. Requests to the old
+        one fail. Raises EngineError if the new one cannot load the model.
+        """
+        self._is_restarting = True
+        try:
+            await self.client.close()
+            await asyncio.to_thread(self._process.start)
+            self._client = LlamaCppClient(self._process.socket, self._process.key)
+        finally:
+            self._is_restarting = False
 
     async def stop(self) -> None:
         client = self._client

@@ -19,7 +19,7 @@ class TokenText:
         self._bytes = tuple(tokens)
         self._ids: dict[bytes, list[int]] = {}
         for id, raw in enumerate(tokens):
-            if not raw.isascii():
+            if not raw.isascii() and not _is_text(raw):
                 self._ids.setdefault(raw, []).append(id)
 
     def __len__(self) -> int:
@@ -72,6 +72,17 @@ class TokenText:
             for id in self._ids.get(text[:cut], ()):
                 for other_ids in self._find_splits(text[cut:], prefix + text[:cut], count - 1):
                     yield (id, *other_ids)
+
+
+def _is_text(raw: bytes) -> bool:
+    """Whether the bytes are whole UTF-8 characters, so that no text ends within one after
+    them.
+    """
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def ends_mid_character(text: bytes) -> bool:

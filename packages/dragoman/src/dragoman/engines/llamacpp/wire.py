@@ -9,13 +9,17 @@ from msgspec import Struct
 
 
 class TopLogprob(Struct, frozen=True):
+    """An alternative. logprob: None stands for minus infinity or NaN."""
+
     id: int
-    logprob: float
+    logprob: float | None
 
 
 class ScoredToken(Struct, frozen=True):
+    """A sampled token. logprob: None if the model's logits are not finite."""
+
     id: int
-    logprob: float
+    logprob: float | None
     top_logprobs: tuple[TopLogprob, ...] = ()
 
 

@@ -8,7 +8,9 @@ from .directives import build_default_reply, parse_directives, to_conversation
 from .match_rule import MatchRule, Subject, build_subject
 from .script import (
     CallTool,
+    Drop,
     Fail,
+    Interruption,
     Part,
     Refuse,
     Say,
@@ -20,13 +22,15 @@ from .script import (
     join_pieces,
 )
 from .script_file import ScriptError, load_script, read_entry
-from .script_state import ScriptState
+from .script_state import ScriptSource, ScriptState
 from .scripted_error import build_error
 from .validate_reply import filter_reasoning, validate_reply
 
 __all__ = [
     "CallTool",
+    "Drop",
     "Fail",
+    "Interruption",
     "MatchRule",
     "Part",
     "Refuse",
@@ -34,6 +38,7 @@ __all__ = [
     "Script",
     "ScriptEntry",
     "ScriptError",
+    "ScriptSource",
     "ScriptState",
     "Subject",
     "Think",

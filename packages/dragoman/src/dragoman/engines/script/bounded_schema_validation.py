@@ -14,6 +14,8 @@ from urllib.parse import unquote
 
 from jsonschema_rs import RegexOptions, ValidationError, validator_for
 
+from ...core.rust_panics import convert_panics
+
 MAX_WORK = 1_000_000
 """Limit of subschemas times values for validation."""
 
@@ -41,10 +43,11 @@ def validate_text(text: str, schema: str) -> None:
             raise SchemaError("this JSON Schema is too large to be checked")
         # Linear-time regular expressions prevent ReDoS; external references are never
         # fetched.
-        validator = validator_for(
-            schema, retriever=_reject_reference, pattern_options=RegexOptions()
-        )
-        is_valid = validator.is_valid(value)
+        with convert_panics(lambda: SchemaError("this JSON Schema cannot be checked")):
+            validator = validator_for(
+                schema, retriever=_reject_reference, pattern_options=RegexOptions()
+            )
+            is_valid = validator.is_valid(value)
     except RecursionError:
         raise SchemaError("this JSON Schema is nested too deeply to be checked") from None
     except (ValidationError, ValueError) as error:

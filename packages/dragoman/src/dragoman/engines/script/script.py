@@ -73,6 +73,34 @@ class Wait(Struct, frozen=True):
             raise ValueError(f"a delay must be from 0 to {MAX_WAIT_SECONDS:.0f} seconds")
 
 
+class Drop(Struct, frozen=True):
+    """The connection closes, without an error."""
+
+
+class Interruption(Struct, frozen=True):
+    """What happens in the middle of a reply.
+
+    tokens: number of tokens before it; a shorter reply is interrupted at its end.
+    seconds: a pause.
+    end: what ends the reply after the pause; None continues it.
+    """
+
+    tokens: int = 0
+    seconds: float = 0.0
+    end: Fail | Drop | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokens < 0:
+            raise ValueError("the tokens before an interruption must be at least 0")
+        if not 0 <= self.seconds <= MAX_WAIT_SECONDS:
+            raise ValueError(f"a pause must be from 0 to {MAX_WAIT_SECONDS:.0f} seconds")
+        if isinstance(self.end, Fail) and self.end.status < 500:
+            raise ValueError(
+                f"within a reply, the status of an error must be from 500 to 599, not "
+                f"{self.end.status}"
+            )
+
+
 Part = Say | Think | Refuse | CallTool | Fail | Wait
 
 
@@ -94,6 +122,7 @@ class ScriptEntry(Struct, frozen=True):
     times: number of requests it answers; None is unlimited with a match, else one.
     delay: seconds before the response begins.
     pace: seconds before each piece of it.
+    interruption: what interrupts it; None for nothing. Only `scripted` supports it.
     """
 
     reply: tuple[Part, ...]
@@ -106,6 +135,7 @@ class ScriptEntry(Struct, frozen=True):
     chunks: Chunks = "tokens"
     finish: FinishReason = FinishReason.STOP
     usage: UsageOverride = UsageOverride()
+    interruption: Interruption | None = None
 
     def __post_init__(self) -> None:
         for reply in (self.reply, *self.more):

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from ...core.errors import (
     RequestError,
 )
 from .match_rule import MatchRule, Subject
 from .script import Script, ScriptEntry
+
+
+class ScriptSource(Protocol):
+    """What an engine takes its replies from."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has never had an entry."""
+        ...
+
+    def next_entry(self, subject: Subject) -> ScriptEntry:
+        """Select the entry for a request, and count the use.
+
+        Raises:
+            RequestError: there is none.
+        """
+        ...
 
 
 class _EntryState:

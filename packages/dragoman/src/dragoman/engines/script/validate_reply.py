@@ -40,9 +40,8 @@ def validate_reply(reply: tuple[Part, ...], request: GenerateRequest) -> None:
     if request.constraint is not None and not calls and not has_refusal:
         text = "".join(join_pieces(part.text) for part in reply if isinstance(part, Say))
         match request.constraint:
-            case AnyJsonObject():
-                _check_json(text, '{"type": "object"}', "The scripted text", "response_format")
-            case JsonSchema(schema):
+            case AnyJsonObject() | JsonSchema():
+                schema = request.constraint.schema
                 _check_json(text, schema, "The scripted text", "response_format")
             case StringChoices(options):
                 if text not in options:

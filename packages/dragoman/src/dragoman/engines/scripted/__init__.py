@@ -2,13 +2,16 @@
 
 from ..script import (
     CallTool,
+    Drop,
     Fail,
+    Interruption,
     MatchRule,
     Refuse,
     Say,
     Script,
     ScriptEntry,
     ScriptError,
+    ScriptSource,
     Think,
     UsageOverride,
     Wait,
@@ -18,13 +21,16 @@ from .engine import ScriptedEngine
 
 __all__ = [
     "CallTool",
+    "Drop",
     "Fail",
+    "Interruption",
     "MatchRule",
     "Refuse",
     "Say",
     "Script",
     "ScriptEntry",
     "ScriptError",
+    "ScriptSource",
     "ScriptedEngine",
     "Think",
     "UsageOverride",

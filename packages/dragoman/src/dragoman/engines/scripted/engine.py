@@ -14,7 +14,7 @@ from itertools import count
 
 from ...core.capabilities import Capabilities, Feature
 from ...core.engine import Health
-from ...core.errors import EngineError
+from ...core.errors import ConnectionDropped, EngineError
 from ...core.events import (
     Event,
     Finished,
@@ -24,12 +24,13 @@ from ...core.tokenizer import Tokenizer
 from ..script.directives import build_default_reply, parse_directives, to_conversation
 from ..script.match_rule import build_subject
 from ..script.script import (
+    Drop,
     Fail,
     Script,
     ScriptEntry,
     Wait,
 )
-from ..script.script_state import ScriptState
+from ..script.script_state import ScriptSource, ScriptState
 from ..script.scripted_error import build_error
 from .prompt_transcript import TokenizedPrompt, render_prompt, tokenize_prompt
 from .response_events import generate_events
@@ -85,7 +86,7 @@ class ScriptedEngine:
 
     def __init__(
         self,
-        script: Script | None = None,
+        script: Script | ScriptSource | None = None,
         *,
         tokenizer: Tokenizer,
         directives: bool = False,
@@ -95,13 +96,15 @@ class ScriptedEngine:
         native: bool = True,
         history_size: int = 1000,
     ) -> None:
-        """new_id: creates ids for tool calls without one; by default call_1, call_2,
+        """script: the replies, or what chooses the reply to each request.
+        new_id: creates ids for tool calls without one; by default call_1, call_2,
             ...
 
         native: False means that texts are raw model output, to be parsed by the
             pipeline.
         """
-        self._script_state = ScriptState(script or Script())
+        source = script or Script()
+        self._source = ScriptState(source) if isinstance(source, Script) else source
         self._tokenizer = tokenizer
         self._directives = directives
         self._max_model_len = max_model_len
@@ -152,6 +155,8 @@ class ScriptedEngine:
             for number, step in enumerate(steps, 1):
                 if isinstance(step, Fail):
                     raise build_error(step)
+                if isinstance(step, Drop):
+                    raise ConnectionDropped("The script requested a lost connection.")
                 if isinstance(step, Wait):
                     await self._delay(step.seconds)
                     continue
@@ -182,9 +187,9 @@ class ScriptedEngine:
                 else to_conversation(text)
             )
             entry = parse_directives(conversation)
-            if entry is not None or self._script_state.is_empty:
+            if entry is not None or self._source.is_empty:
                 return entry or build_default_reply(conversation)
-        return self._script_state.next_entry(build_subject(request, text))
+        return self._source.next_entry(build_subject(request, text))
 
     async def _tokenize_prompt(
         self, request: GenerateRequest, text: str, limit: int | None

@@ -32,7 +32,9 @@ from ...core.tokenizer import Tokenizer
 from ..script.script import (
     CallTool,
     Chunks,
+    Drop,
     Fail,
+    Interruption,
     Part,
     Pieces,
     Refuse,
@@ -186,6 +188,23 @@ def interleave(choices: list[Iterator[Step]], pace: float) -> Iterator[Step]:
                 return
 
 
+def interrupt(steps: Iterator[Step | Drop], interruption: Interruption) -> Iterator[Step | Drop]:
+    """Interrupt a reply after so many tokens; at the latest before its first choice ends."""
+    tokens = 0
+    is_pending = True
+    for step in steps:
+        if is_pending and (tokens >= interruption.tokens or isinstance(step, ChoiceFinished)):
+            is_pending = False
+            if interruption.seconds:
+                yield Wait(interruption.seconds)
+            if interruption.end is not None:
+                yield interruption.end
+                return
+        if not isinstance(step, Wait | Fail | Drop):
+            tokens += len(step.tokens)
+        yield step
+
+
 def generate_events(
     request: GenerateRequest,
     entry: ScriptEntry,
@@ -194,9 +213,9 @@ def generate_events(
     tokenizer: Tokenizer,
     new_id: Callable[[], str],
     max_model_len: int | None,
-) -> Iterator[Event | Wait | Fail]:
+) -> Iterator[Event | Wait | Fail | Drop]:
     """Generate the events. Raises Unsupported first, if the entry violates the request.
-    A Fail is the last step.
+    A Fail or a Drop is the last step.
     """
     replies = [
         filter_reasoning(entry.find_reply(choice), request) for choice in range(request.choices)
@@ -236,9 +255,12 @@ def generate_events(
         events.generate_steps(reply, entry.finish)
         for events, reply in zip(choices, replies, strict=True)
     ]
-    for step in interleave(steps, entry.pace):
+    pieces: Iterator[Step | Drop] = interleave(steps, entry.pace)
+    if entry.interruption is not None:
+        pieces = interrupt(pieces, entry.interruption)
+    for step in pieces:
         yield step
-        if isinstance(step, Fail):
+        if isinstance(step, Fail | Drop):
             return
     yield Finished(_build_usage(entry, len(prompt.ids), choices))
 

@@ -117,7 +117,10 @@ def load(
             auto_class = library.AutoModelForSequenceClassification
         case RerankerConfig():
             auto_class = library.AutoModelForCausalLM
-    network = load_network(directory, options, auto_class)
+    # Embeddings are pooled from the hidden states, as `modules.json` says; many checkpoints
+    # lack the pooler of their class. A classifier reads it.
+    pooler = "pooler" if isinstance(task, PoolingConfig) else None
+    network = load_network(directory, options, auto_class, unread_module=pooler)
     if network.device.type == "cpu":
         torch.set_num_threads(options.threads or count_usable_cores())
     max_positions = _find_max_positions(network)

@@ -79,11 +79,12 @@ class KvPool:
             name: part.to(self._device) for name, part in safetensors.torch.load(contents).items()
         }
         # A block may be restored before the first step, when no layer has allocated its
-        # memory yet.
-        for index in {int(name.partition(".")[0]) for name in parts}:
-            loaded = tuple(parts[f"{index}.{name}"] for name in _PARTS)
-            for part, saved in zip(self.get_layer(index, *loaded), loaded, strict=True):
-                part[span] = saved
+        # memory yet. A layer that a step has allocated can be written in this mode only.
+        with torch.inference_mode():
+            for index in {int(name.partition(".")[0]) for name in parts}:
+                loaded = tuple(parts[f"{index}.{name}"] for name in _PARTS)
+                for part, saved in zip(self.get_layer(index, *loaded), loaded, strict=True):
+                    part[span] = saved
 
     @property
     def bytes_per_token(self) -> int:

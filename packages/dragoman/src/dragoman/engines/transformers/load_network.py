@@ -61,10 +61,13 @@ def load_network(
     directory: Path,
     options: TransformersOptions,
     auto_class: Any = None,  # noqa: ANN401 - untyped
+    *,
+    unread_module: str | None = None,
 ) -> Network:
     """Load a model in evaluation mode on its device.
 
     auto_class: of the library; by default that of a model that generates text.
+    unread_module: a module whose output nobody reads, so that its tensors may be missing.
 
     Raises: EngineError for an unsupported model.
     """
@@ -127,7 +130,7 @@ def load_network(
         raise
     except Exception as error:  # the library's code may raise any exception
         raise EngineError(f"transformers cannot load {directory}: {find_reason(error)}") from error
-    _check_tensors(directory, network, loading_info)
+    _check_tensors(directory, network, loading_info, unread_module)
     # A quantized network cannot be moved; it was loaded onto its device.
     return network.eval() if quantization_args else network.to(device).eval()
 
@@ -166,7 +169,12 @@ def _read_modelopt_method(path: Path) -> str | None:
     return file.quantization.quant_algo
 
 
-def _check_tensors(directory: Path, network: Network, info: Mapping[str, Collection[Any]]) -> None:
+def _check_tensors(
+    directory: Path,
+    network: Network,
+    info: Mapping[str, Collection[Any]],
+    unread_module: str | None,
+) -> None:
     """Raise EngineError if the checkpoint lacks tensors of the network, which the
     library fills with random numbers.
 
@@ -179,7 +187,10 @@ def _check_tensors(directory: Path, network: Network, info: Mapping[str, Collect
             f"{directory}: {name} has shape {tuple(found)}, but config.json says "
             f"{tuple(expected)}; {next_step}"
         )
-    if missing := sorted(info["missing_keys"]):
+    missing = sorted(
+        name for name in info["missing_keys"] if name.partition(".")[0] != unread_module
+    )
+    if missing:
         raise EngineError(
             f"{directory} lacks {len(missing)} tensors of {kind}, such as {missing[0]}; {next_step}"
         )

@@ -120,11 +120,6 @@ class ItemSequencer:
         self._is_in_reasoning = False
 
     @property
-    def is_open(self) -> bool:
-        """Whether a call has not ended, so that text has to wait."""
-        return bool(self._queue)
-
-    @property
     def is_in_reasoning(self) -> bool:
         """Whether the last event is reasoning that a seal has not ended."""
         return self._is_in_reasoning
@@ -288,10 +283,10 @@ class ItemSequencer:
                 self.end_call(entry, is_cut_off=is_cut_off and entry is entries[-1])
 
     def record_plain(self, item: TextItem, text: str) -> bool:
-        """Record a piece of text while no call is open, whose event the caller emits;
-        return whether it is as plain as most texts are. If not, call `add`.
+        """Record a piece of text, whose event the caller emits; return whether it is
+        as plain as most texts are, and no call is open. If not, call `add`.
         """
-        if self._split is not None or (not text.isascii() and has_surrogates(text)):
+        if self._queue or self._split is not None or (not text.isascii() and has_surrogates(text)):
             return False
         self._is_in_reasoning = item.kind is ReasoningDelta
         if self._last_by_kind.get(item.kind) is item:

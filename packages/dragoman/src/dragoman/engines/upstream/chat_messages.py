@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ...core.errors import RequestError, Unsupported
+from ...core.errors import Unsupported
 from ...core.message import (
     Audio,
     File,
@@ -23,6 +23,7 @@ from ...core.message import (
     ToolCall,
     ToolResult,
     UploadedMedia,
+    build_misplaced_error,
 )
 from ...core.reasoning_details import build_reasoning_detail
 from .server_kinds import ServerKind
@@ -175,14 +176,8 @@ def _encode_part(part: Part) -> dict[str, Any]:  # noqa: PLR0911 - a table
                 "type": "file",
                 "file": {"file_data": build_media_url(source), **filename_field},
             }
-        case ToolCall():
-            raise RequestError(
-                "Only an assistant message can contain tool calls.", param="messages"
-            )
-        case ToolResult():
-            raise RequestError(
-                "An assistant message cannot contain tool results.", param="messages"
-            )
+        case ToolCall() | ToolResult():
+            raise build_misplaced_error(part)
 
 
 def build_media_url(source: MediaSource) -> str:

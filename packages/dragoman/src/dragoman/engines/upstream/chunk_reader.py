@@ -54,6 +54,8 @@ _WORDS_BY_REASON = {
     FinishReason.CONTEXT_LENGTH: ("model_length", "model_context_window_exceeded"),
     FinishReason.CONTENT_FILTER: ("content_filter", "safety"),
     FinishReason.ABORT: ("abort",),
+    # Of the simulator of llm-d, and of this one.
+    FinishReason.CACHE_THRESHOLD: ("cache_threshold",),
 }
 _REASON_BY_WORD = {word: reason for reason, words in _WORDS_BY_REASON.items() for word in words}
 _DONE = b"[DONE]"
@@ -88,11 +90,11 @@ class ChunkReader:
         if name == "error":
             error = read_error_event(data)
             raise build_event_error(error, has_started=self.has_started)
-        return self.feed(decode_chunk(data))
+        return self.feed(decode_data(_decoder, data, "chunk"))
 
     def read_whole(self, body: bytes) -> list[Event]:
         """Read a whole response, see `StreamReader.read_whole`."""
-        return self.feed(decode_chunk(body))
+        return self.feed(decode_data(_decoder, body, "chunk"))
 
     def feed(self, chunk: UpstreamChunk) -> list[Event]:
         """Convert a chunk to events.
@@ -118,6 +120,9 @@ class ChunkReader:
                     self._count_cached(),
                     len(self._choices),
                     written_tokens=self._count_written(),
+                    ends_empty=len(self._choices) == 1
+                    and [choice.finish_reason for choice in choices if choice is not None]
+                    == ["cache_threshold"],
                     warnings=self.warnings.all,
                 )
             )
@@ -197,11 +202,6 @@ class ChunkReader:
         return None if details is None else details.cached_tokens
 
 
-def decode_chunk(data: bytes) -> UpstreamChunk:
-    """Decode a chunk, or a response that is not streamed. Raises EngineError."""
-    return decode_data(_decoder, data, "chunk")
-
-
 def _find_error(chunk: UpstreamChunk) -> WireError | None:
     """Find the error of a chunk, in an envelope or without one."""
     if error := chunk.error or chunk.errors:
@@ -250,7 +250,6 @@ class _ChoiceReader:
             delta is not None
             and not chunk.finish_reason
             and chunk.message is None
-            and not self.items.is_open
             and (single := find_single_text(delta)) is not None
         ):
             # A fast path for the common case, with the same result as `_read_delta`.

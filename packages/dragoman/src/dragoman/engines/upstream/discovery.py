@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from dragoman_http import (
 
 from ...core.encoder_requests import EncodingTask
 from ...core.errors import EngineError
+from .gemini_request import name_model
 from .server_kinds import KINDS, ServerKind, find_kind, find_kind_by_host
 from .upstream_server import Upstream, build_auth_headers
 
@@ -84,6 +86,19 @@ class _Models(Struct):
     data: list[_Model]
 
 
+class _GeminiModel(Struct):
+    """A model in Google's list. name: begins with `models/`."""
+
+    name: str
+    inputTokenLimit: int | None = None
+    outputTokenLimit: int | None = None
+    supportedGenerationMethods: list[str] = []
+
+
+class _GeminiModels(Struct):
+    models: list[_GeminiModel]
+
+
 class _TeiInfo(Struct):
     model_id: str
     model_type: dict[str, object]
@@ -112,6 +127,8 @@ def discover(
         queries = _Queries(client, build_auth_headers(upstream, kind))
         if kind is KINDS["tei"]:
             return _discover_tei(upstream, model, tasks, queries)
+        if kind is KINDS["gemini"]:
+            return _discover_gemini(upstream, model, tasks, queries)
         url = f"{upstream.url}/models"
         purpose = "list models as OpenAI's API does"
         try:
@@ -124,8 +141,7 @@ def discover(
             models = queries.fetch(url, _Models, purpose).data
         listed = next((candidate for candidate in models if model in (None, candidate.id)), None)
         if listed is None:
-            names = ", ".join(candidate.id for candidate in models[:20])
-            raise EngineError(f"{upstream.url} has no model {model!r}. It has: {names or 'none'}")
+            raise _build_unlisted_error(upstream, model, [candidate.id for candidate in models])
         # Only Anthropic lists models without OpenAI's fields; servers with both APIs
         # have them.
         if (
@@ -226,6 +242,35 @@ def _discover_tei(
         info.max_input_length,
         tasks or ModelTasks(False, encoding),
     )
+
+
+def _discover_gemini(
+    upstream: Upstream, model: str | None, tasks: ModelTasks | None, queries: _Queries
+) -> DiscoveredModel:
+    url = f"{upstream.url}/models?pageSize=1000"
+    models = queries.fetch(url, _GeminiModels, "list models as Gemini's API does").models
+    wanted = None if model is None else name_model(model)
+    listed = next((candidate for candidate in models if wanted in (None, candidate.name)), None)
+    if listed is None:
+        raise _build_unlisted_error(upstream, model, [candidate.name for candidate in models])
+    methods = listed.supportedGenerationMethods
+    if tasks is None and "embedContent" in methods:
+        encoding = frozenset({EncodingTask.EMBEDDINGS})
+        tasks = ModelTasks("generateContent" in methods, encoding)
+    return DiscoveredModel(
+        model or listed.name.removeprefix("models/"),
+        KINDS["gemini"],
+        listed.inputTokenLimit,
+        tasks or ModelTasks(),
+        max_tokens=listed.outputTokenLimit,
+    )
+
+
+def _build_unlisted_error(
+    upstream: Upstream, model: str | None, names: Sequence[str]
+) -> EngineError:
+    listed = ", ".join(names[:20])
+    return EngineError(f"{upstream.url} has no model {model!r}. It has: {listed or 'none'}")
 
 
 def _try_tasks(upstream: Upstream, model: str, kind: ServerKind, queries: _Queries) -> ModelTasks:

@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from ...core.encoder_requests import Embeddings, TextEmbedRequest
 from ...core.errors import EngineError, Unsupported
-from .server_kinds import ServerKind
+from .gemini_request import build_model_path, name_model
+from .server_kinds import ServerKind, Wire
 from .shared_encoding import UpstreamRequest, encode_body
 
 T = TypeVar("T")
@@ -38,6 +39,17 @@ class _Vectors(Struct, frozen=True):
     usage: EmbeddingUsage = EmbeddingUsage()
 
 
+class _GeminiVector(Struct, frozen=True):
+    values: list[float]
+
+
+class _GeminiVectors(Struct, frozen=True):
+    embeddings: list[_GeminiVector]
+
+    def convert(self) -> _Vectors:
+        return _Vectors([_Vector(each.values) for each in self.embeddings])
+
+
 def encode_embed_request(
     request: TextEmbedRequest, kind: ServerKind, model: str
 ) -> UpstreamRequest:
@@ -46,6 +58,8 @@ def encode_embed_request(
     """
     texts = request.texts
     inputs = texts.inputs
+    if kind.wire is Wire.GEMINI:
+        return _encode_gemini(request, model)
     # Base64 takes 5.3 characters per float32 number, and needs no parsing of decimal
     # numbers.
     body: dict[str, Any] = {
@@ -67,24 +81,47 @@ def encode_embed_request(
         if not texts.add_special_tokens:
             body["add_special_tokens"] = False
     else:
-        if request.normalize is False:
-            raise Unsupported(
-                "The upstream controls normalization; `normalize` cannot be set.", param="normalize"
-            )
-        check_no_truncation(texts.truncate)
-        if not texts.add_special_tokens and any(isinstance(text, str) for text in inputs):
-            raise Unsupported(
-                "The upstream controls special tokens; `add_special_tokens` cannot be set.",
-                param="add_special_tokens",
-            )
+        _check_no_options(request)
     return UpstreamRequest("/embeddings", encode_body(body))
+
+
+def _encode_gemini(request: TextEmbedRequest, model: str) -> UpstreamRequest:
+    _check_no_options(request)
+    name = name_model(model)
+    shortened = {} if request.dimensions is None else {"outputDimensionality": request.dimensions}
+    requests: list[dict[str, Any]] = []
+    for text in request.texts.inputs:
+        if not isinstance(text, str):
+            raise Unsupported("The upstream embeds texts, not token ids.", param="input")
+        requests.append({"model": name, "content": {"parts": [{"text": text}]}, **shortened})
+    path = f"{build_model_path(model)}:batchEmbedContents"
+    return UpstreamRequest(path, encode_body({"requests": requests}))
+
+
+def _check_no_options(request: TextEmbedRequest) -> None:
+    """Raise Unsupported for options that only vLLM's servers have."""
+    texts = request.texts
+    if request.normalize is False:
+        raise Unsupported(
+            "The upstream controls normalization; `normalize` cannot be set.", param="normalize"
+        )
+    check_no_truncation(texts.truncate)
+    if not texts.add_special_tokens and any(isinstance(text, str) for text in texts.inputs):
+        raise Unsupported(
+            "The upstream controls special tokens; `add_special_tokens` cannot be set.",
+            param="add_special_tokens",
+        )
 
 
 def decode_embeddings(body: bytes, request: TextEmbedRequest, kind: ServerKind) -> Embeddings:
     """Decode the vectors. Raises EngineError for an invalid response, Unsupported if
     `dimensions` was ignored.
     """
-    answer = decode_response(body, _Vectors)
+    answer = (
+        decode_response(body, _GeminiVectors).convert()
+        if kind.wire is Wire.GEMINI
+        else decode_response(body, _Vectors)
+    )
     if len(answer.data) != len(request.texts.inputs):
         raise EngineError(
             f"The upstream returned {len(answer.data)} vectors for {len(request.texts.inputs)} "

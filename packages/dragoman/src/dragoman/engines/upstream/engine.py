@@ -17,7 +17,15 @@ from typing import ParamSpec, TypeVar
 import msgspec
 from msgspec import Struct
 
-from dragoman_http import ClientTimeouts, ConnectFailed, HttpClient, HttpClientError, HttpResponse
+from dragoman_http import (
+    ClientTimeouts,
+    ConnectFailed,
+    HttpClient,
+    HttpClientError,
+    HttpResponse,
+    InvalidResponse,
+    SseDecoder,
+)
 
 from ...core.capabilities import Capabilities
 from ...core.encoder_requests import (
@@ -40,6 +48,7 @@ from ...core.events import ChoiceFinished, Event, Finished, FinishReason, Prompt
 from ...core.request import Conversation, GenerateRequest
 from ...core.tokenizer import RemoteTokens
 from ...core.trace_context import SpanContext
+from ...core.transcription import TranscribeRequest, TranscriptEvent
 from .chunk_reader import ChunkReader
 from .embeddings import LARGE_BODY, decode_embeddings, encode_embed_request
 from .errors import (
@@ -50,6 +59,8 @@ from .errors import (
     parse_error,
 )
 from .event_stream import EventStream, StreamReader, read_body
+from .gemini_events import GeminiEventReader
+from .gemini_request import encode_count_tokens_request, encode_gemini_request
 from .messages_events import MessageEventReader
 from .messages_request import encode_count_request, encode_messages_request
 from .openai_request import encode_detokenize_request, encode_request, encode_tokenize_request
@@ -59,6 +70,7 @@ from .responses_request import encode_input_tokens_request, encode_responses_req
 from .scores import decode_scores, encode_score_requests
 from .server_kinds import ServerKind, Wire
 from .shared_encoding import UpstreamDefaults, UpstreamRequest
+from .transcriptions import TranscriptReader, encode_transcription_request
 from .upstream_pool import UpstreamPool, build_prefix
 from .upstream_server import Upstream, build_auth_headers
 from .wire import DetokenizedPrompt, TokenCountResponse, TokensResponse
@@ -75,6 +87,12 @@ _ENCODERS = {
     Wire.CHAT: encode_request,
     Wire.MESSAGES: encode_messages_request,
     Wire.RESPONSES: encode_responses_request,
+    Wire.GEMINI: encode_gemini_request,
+}
+_COUNT_ENCODERS = {
+    Wire.MESSAGES: encode_count_request,
+    Wire.RESPONSES: encode_input_tokens_request,
+    Wire.GEMINI: encode_count_tokens_request,
 }
 
 
@@ -106,8 +124,8 @@ class UpstreamConfig(Struct, frozen=True):
 
 
 class UpstreamEngine:
-    """Forwards requests to other servers. Implements `Engine`, `DirectEngine` and
-    `TextEncoder` of `core.engine`.
+    """Forwards requests to other servers. Implements `Engine`, `DirectEngine`,
+    `TextEncoder` and `Transcriber` of `core`.
     """
 
     def __init__(
@@ -186,17 +204,12 @@ class UpstreamEngine:
         tokenize.
         """
         config = self._config
-        if config.kind.wire is not Wire.CHAT:
-            encode = (
-                encode_count_request
-                if config.kind.wire is Wire.MESSAGES
-                else encode_input_tokens_request
-            )
+        if (encode := _COUNT_ENCODERS.get(config.kind.wire)) is not None:
             count_request = encode(request, config.kind, config.model)
             answer = await self._fetch(
                 count_request, build_prefix(request.prompt), TokenCountResponse, request.trace
             )
-            return answer.input_tokens
+            return answer.count
         self._check_tokenizes()
         try:
             return len((await self.tokenize_prompt(request)).ids)
@@ -266,6 +279,34 @@ class UpstreamEngine:
             await self._fetch_body(request, request.body, pairs.trace) for request in requests
         ]
         return await _run_if_large(sum(map(len, bodies)), decode_scores, bodies, pairs)
+
+    async def transcribe(self, request: TranscribeRequest) -> AsyncGenerator[TranscriptEvent]:
+        """Implements `Transcriber`."""
+        config = self._config
+        boundary = secrets.token_hex(24)
+        upstream_request = encode_transcription_request(
+            request, config.kind, config.model, boundary
+        )
+        reader = TranscriptReader()
+        # There is no prefix cache to hit: the boundary spreads the requests.
+        prefix = boundary.encode()
+        async with self._open_response(upstream_request, prefix, request.trace) as response:
+            if response.headers.get("content-type", "").startswith("text/event-stream"):
+                decoder = SseDecoder()
+                try:
+                    while not reader.is_done and (piece := await response.read()) is not None:
+                        pieces = decoder.feed(piece)
+                        for data, name in zip(pieces, decoder.names, strict=True):
+                            for event in () if reader.is_done else reader.read(data, name):
+                                yield event
+                except InvalidResponse as error:
+                    raise EngineError(f"The upstream's stream cannot be read: {error}.") from None
+            else:
+                for event in reader.read_whole(await _read_limited(response, MAX_JSON_BODY)):
+                    yield event
+            response.close(drain=True)
+        for event in reader.close():
+            yield event
 
     def _check_tokenizes(self) -> None:
         if not self._config.kind.returns_token_ids:
@@ -379,6 +420,8 @@ class UpstreamEngine:
                 return MessageEventReader(self._new_id)
             case Wire.RESPONSES:
                 return ResponseEventReader(self._new_id)
+            case Wire.GEMINI:
+                return GeminiEventReader(self._new_id)
             case _ if request.return_prompt and isinstance(prompt, tuple):
                 detokenize_request = encode_detokenize_request(self._config.model, prompt)
                 detokenized = await self._fetch(
@@ -438,7 +481,7 @@ class UpstreamEngine:
         if client is None:
             raise EngineError("The engine is not running.")
         headers = {
-            "content-type": "application/json",
+            "content-type": upstream_request.content_type,
             "accept": "text/event-stream",
             **build_auth_headers(upstream, self._config.kind),
         }

@@ -10,6 +10,7 @@ import re
 from typing import cast
 
 import msgspec
+from msgspec import Struct
 
 from dragoman_http import (
     ClientClosed,
@@ -76,6 +77,13 @@ _CONTEXT = re.compile(r"maximum context length is ([0-9]{1,9}) tokens")
 _PROMPT = re.compile(
     r"(?:your prompt has|your prompt contains|resulted in) (at least )?([0-9]{1,9}) (?!characters)"
 )
+_GOOGLE_CONTEXT = re.compile(
+    r"input token count \(?([0-9]{1,9})\)? exceeds the maximum number of tokens allowed "
+    r"\(?([0-9]{1,9})\)?"
+)
+_SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,9})?")
+_KEY_INVALID = "API_KEY_INVALID"
+"""Google's reason for a wrong key, with the status 400."""
 _ANTHROPIC_CONTEXT = re.compile(r"prompt is too long: ([0-9]{1,9}) tokens > ([0-9]{1,9}) maximum")
 _STREAM_STATUSES = {
     "invalid_request_error": 400,
@@ -104,6 +112,7 @@ _STREAM_STATUSES = {
 OpenAI's and Google's, in lower case.
 """
 _decode = msgspec.json.Decoder(UpstreamErrorBody).decode
+_decode_list = msgspec.json.Decoder(list[UpstreamErrorBody]).decode
 
 
 class ConnectionClosed(Overloaded):
@@ -141,7 +150,9 @@ def build_lost_error(error: HttpClientError) -> EngineError:
 def parse_error(status: int, body: bytes, retry_after: str | None) -> DragomanError:
     """Parse a response with a status other than 200. retry_after: that header."""
     try:
-        decoded = _decode(body)
+        # Google wraps the error of a request for a stream into an array.
+        bodies = _decode_list(body) if body.lstrip().startswith(b"[") else [_decode(body)]
+        decoded = bodies[0] if bodies else UpstreamErrorBody()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         decoded = UpstreamErrorBody()
     match decoded:
@@ -159,8 +170,8 @@ def parse_error(status: int, body: bytes, retry_after: str | None) -> DragomanEr
             error = WireError(msgspec.json.encode(decoded.detail).decode())
     # An HTTP date would need synchronized clocks; the error's default applies instead.
     seconds = (retry_after or "").strip()
-    is_number = re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", seconds)
-    return build_error(status, error, float(seconds) if is_number else None)
+    is_number = _SECONDS.fullmatch(seconds)
+    return build_error(status, error, float(seconds) if is_number else error.retry_after)
 
 
 def build_error(status: int, error: WireError, retry_after: float | None = None) -> DragomanError:
@@ -169,7 +180,7 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
     retry_after: seconds; None means the default of the error's class.
     """
     message = (error.message or "")[:MAX_MESSAGE]
-    if status in (401, 402, 403, 407) or 300 <= status < 400:
+    if status in (401, 402, 403, 407) or error.type == _KEY_INVALID or 300 <= status < 400:
         # The upstream's URL and key are this server's configuration: authentication
         # errors and redirects are not the client's fault.
         return EngineError(
@@ -194,7 +205,7 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
         # its numbers if known.
         limit = _CONTEXT.search(message)
         prompt = _PROMPT.search(message)
-        sizes = _ANTHROPIC_CONTEXT.search(message)
+        sizes = _ANTHROPIC_CONTEXT.search(message) or _GOOGLE_CONTEXT.search(message)
         if limit is not None and prompt is not None:
             is_lower_bound = prompt[1] is not None
             size = int(prompt[2])
@@ -234,14 +245,47 @@ def read_error(value: object) -> WireError:
             )
             type = fields.get("type")
             param = fields.get("param")
+            field, reason, retry_after = _read_google_details(fields.get("details"))
             return WireError(
                 _render_message(fields.get("message") or fields.get("detail")),
-                type if isinstance(type, str) else None,
-                param if isinstance(param, str) else None,
+                type if isinstance(type, str) else reason,
+                param if isinstance(param, str) else field,
                 code if isinstance(code, str | int) else None,
+                retry_after,
             )
         case _:
             return WireError()
+
+
+class _FieldViolation(Struct, frozen=True):
+    field: str | None = None
+
+
+class _GoogleDetail(Struct, frozen=True):
+    """One of the details of Google's error: of an invalid field, the caller's account,
+    or a retry.
+    """
+
+    fieldViolations: list[_FieldViolation] = []
+    reason: str | None = None
+    retryDelay: str = ""
+
+    @property
+    def seconds(self) -> float | None:
+        delay = self.retryDelay.removesuffix("s")
+        return float(delay) if _SECONDS.fullmatch(delay) else None
+
+
+def _read_google_details(value: object) -> tuple[str | None, str | None, float | None]:
+    """Return the invalid field, the reason and the delay of a retry, if they are known."""
+    try:
+        details = msgspec.convert(value, list[_GoogleDetail])
+    except msgspec.ValidationError:
+        return None, None, None
+    violations = [violation.field for detail in details for violation in detail.fieldViolations]
+    reasons = [detail.reason for detail in details if detail.reason]
+    delays = [detail.seconds for detail in details if detail.seconds is not None]
+    return next(iter(violations), None), next(iter(reasons), None), next(iter(delays), None)
 
 
 def _render_message(message: object) -> str | None:

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_METADATA = frozenset({"usage", "logprobs"})
+_METADATA = frozenset({"usage", "usageMetadata", "logprobs"})
 _PIECES = frozenset({"delta", "text"})
 """Fields with a piece of text, which may begin or end within a surrogate pair."""
 

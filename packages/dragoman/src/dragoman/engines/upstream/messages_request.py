@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ...core.errors import RequestError, Unsupported
+from ...core.errors import Unsupported
 from ...core.message import (
     Audio,
     File,
@@ -28,6 +28,7 @@ from ...core.message import (
     Tool,
     ToolCall,
     ToolResult,
+    build_misplaced_error,
 )
 from ...core.request import Conversation, GenerateRequest, JsonSchema
 from .chat_messages import build_media_url
@@ -35,13 +36,14 @@ from .server_kinds import ServerKind
 from .shared_encoding import (
     UpstreamDefaults,
     UpstreamRequest,
+    encode_arguments,
     encode_body,
     merge_sampling,
     require_conversation,
     resolve_max_tokens,
     select_tools,
     to_raw,
-    warn_of_names,
+    warn_of_history,
 )
 
 log = logging.getLogger(__name__)
@@ -49,10 +51,6 @@ log = logging.getLogger(__name__)
 DEFAULT_MAX_TOKENS = 8192
 """Limit for requests without one, since Messages requires it; no model since Claude 3.5
 has a lower maximum.
-"""
-INVALID_JSON_KEY = "INVALID_JSON"
-"""Anthropic's convention for arguments that are not a JSON object: they are sent as the
-value of this key.
 """
 
 _EFFORTS = {"minimal": "low"}
@@ -202,19 +200,12 @@ def _encode_messages(
             turns[-1]["content"] += blocks
         elif blocks:
             turns.append({"role": role, "content": blocks})
-    warn_of_names(messages, warnings)
-    if turns and turns[-1]["role"] == "assistant" and not continues:
-        warnings.append(
-            "messages: the upstream continues the last message, since it is an assistant message"
-        )
-    if any(
-        isinstance(part, Reasoning) and _encode_reasoning(part) is None
-        for m in messages
-        for part in m.parts
-    ):
-        warnings.append(
-            "messages: reasoning without a signature of the upstream's vendor was omitted"
-        )
+    warn_of_history(
+        messages,
+        warnings,
+        is_continued=bool(turns) and turns[-1]["role"] == "assistant" and not continues,
+        keeps_reasoning=lambda part: _encode_reasoning(part) is not None,
+    )
     return system, turns
 
 
@@ -242,14 +233,12 @@ def _encode_part(part: Part, role: Role) -> dict[str, Any] | None:
         case ToolCall(custom=True):
             raise Unsupported("The upstream does not support free-form tools.", param="messages")
         case ToolCall(id, name, arguments) if role is Role.ASSISTANT:
-            try:
-                is_object = isinstance(msgspec.json.decode(arguments or "{}"), dict)
-            except (msgspec.MsgspecError, RecursionError):
-                is_object = False
-            encoded_input = (
-                to_raw(arguments or "{}") if is_object else {INVALID_JSON_KEY: arguments}
-            )
-            return {"type": "tool_use", "id": _encode_id(id), "name": name, "input": encoded_input}
+            return {
+                "type": "tool_use",
+                "id": _encode_id(id),
+                "name": name,
+                "input": encode_arguments(arguments),
+            }
         case ToolResult(id, content, is_error) if role is not Role.ASSISTANT:
             blocks = [
                 block for inner in content if (block := _encode_part(inner, role)) is not None
@@ -261,14 +250,8 @@ def _encode_part(part: Part, role: Role) -> dict[str, Any] | None:
                 "content": blocks,
                 **error_field,
             }
-        case ToolCall():
-            raise RequestError(
-                "Only an assistant message can contain tool calls.", param="messages"
-            )
-        case ToolResult():
-            raise RequestError(
-                "An assistant message cannot contain tool results.", param="messages"
-            )
+        case ToolCall() | ToolResult():
+            raise build_misplaced_error(part)
         case Audio():
             raise Unsupported("The upstream does not support audio.", param="messages")
 

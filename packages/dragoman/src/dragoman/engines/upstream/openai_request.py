@@ -23,6 +23,7 @@ from ...core.request import (
     Constraint,
     ContextFreeGrammar,
     Conversation,
+    Extras,
     GenerateRequest,
     GenerationLimits,
     JsonSchema,
@@ -162,10 +163,7 @@ def _encode_common(
         value = getattr(request.limits, name)
         if value != getattr(_NO_LIMITS, name) and name in kind.parameters:
             yield field, value
-    for name in ("kv_transfer_params", "vllm_xargs", "session_id"):
-        value = getattr(request.extras, name)
-        if value is not None and name in kind.parameters:
-            yield name, value if name == "session_id" else to_raw(value)
+    yield from _encode_extras(request.extras, kind)
     if request.priority and "priority" in kind.parameters:
         yield "priority", request.priority
     if request.cache_salt and "cache_salt" in kind.parameters:
@@ -180,6 +178,14 @@ def _encode_common(
             "close_at_limit": request.limits.close_at_limit,
         }
     yield from constraint.items()
+
+
+def _encode_extras(extras: Extras, kind: ServerKind) -> Fields:
+    for name in ("kv_transfer_params", "vllm_xargs", "session_id", "cache_hit_threshold"):
+        value = getattr(extras, name)
+        if value is not None and name in kind.parameters:
+            is_object = name in ("kv_transfer_params", "vllm_xargs")
+            yield name, to_raw(value) if is_object else value
 
 
 def _encode_sampling(sampling: SamplingOptions, kind: ServerKind) -> Fields:

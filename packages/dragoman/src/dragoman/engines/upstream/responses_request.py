@@ -24,6 +24,7 @@ from ...core.message import (
     ToolCall,
     ToolChoice,
     ToolResult,
+    build_misplaced_error,
 )
 from ...core.request import AnyJsonObject, Conversation, GenerateRequest, JsonSchema
 from .chat_messages import build_media_url, state_failure
@@ -163,9 +164,7 @@ def _encode_item(
     """
     if isinstance(part, ToolResult):
         if role is Role.ASSISTANT:
-            raise RequestError(
-                "An assistant message cannot contain tool results.", param="messages"
-            )
+            raise build_misplaced_error(part)
         kind = "custom_tool_call_output" if part.call_id in custom_calls else "function_call_output"
         content = state_failure(part)
         is_text = len(content) == 1 and isinstance(content[0], Text)
@@ -176,7 +175,7 @@ def _encode_item(
             "output": output[0]["text"] if is_text else output,
         }
     elif role is not Role.ASSISTANT:
-        raise RequestError("Only an assistant message can contain tool calls.", param="messages")
+        raise build_misplaced_error(part)
     elif isinstance(part, Reasoning):
         if (encrypted := SealKind.OPENAI.read(part.seal)) is not None:
             summary = [{"type": "summary_text", "text": part.text}] if part.text else []

@@ -12,8 +12,14 @@ from msgspec import Struct
 from ...core.capabilities import Feature
 from ...core.field_names import CORE_NAMES, FieldNames
 
-_KNOWN_HOSTS = {"api.anthropic.com": "anthropic"}
+_KNOWN_HOSTS = {
+    "api.anthropic.com": "anthropic",
+    "generativelanguage.googleapis.com": "gemini",
+}
 """Kind of server by host, for hosts whose kind is known without a request."""
+
+
+_GENERATION = r"generation_?[cC]onfig\."
 
 
 class Wire(StrEnum):
@@ -22,6 +28,7 @@ class Wire(StrEnum):
     CHAT = "chat"
     MESSAGES = "messages"
     RESPONSES = "responses"
+    GEMINI = "gemini"
 
 
 class ServerKind(Struct, frozen=True):
@@ -127,7 +134,7 @@ _VLLM = (
     | _TEMPLATE
     | {"top_k", "min_p", "repetition_penalty", "allowed_token_ids", "bad_words"}
     | {"min_tokens", "stop_token_ids", "include_stop", "ignore_eos", "truncate_prompt"}
-    | {"kv_transfer_params", "vllm_xargs", "lora", "session_id"}
+    | {"kv_transfer_params", "vllm_xargs", "lora", "session_id", "cache_hit_threshold"}
     | {"priority", "cache_salt", "skip_special_tokens", "documents", "continue_final_message"}
     | {"add_special_tokens"}
 )
@@ -249,6 +256,56 @@ _ALL = (
         ),
         has_openai_tools=True,
     ),
+    # Any server with Google's Gemini API.
+    ServerKind(
+        "gemini",
+        frozenset(
+            {
+                Feature.JSON_OBJECT,
+                Feature.JSON_SCHEMA,
+                Feature.CHOICE,
+                Feature.TOOLS,
+                Feature.IMAGES,
+                Feature.AUDIO,
+                Feature.FILES,
+                Feature.REASONING_BUDGET,
+            }
+        ),
+        frozenset(
+            {"temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty", "seed"}
+            | {"max_tokens", "stop", "reasoning_effort", "enable_thinking"}
+        ),
+        wire=Wire.GEMINI,
+        parameter_names=MappingProxyType(
+            {
+                "top_p": "topP",
+                "top_k": "topK",
+                "presence_penalty": "presencePenalty",
+                "frequency_penalty": "frequencyPenalty",
+            }
+        ),
+        field_names=FieldNames(
+            # Google's errors have names in snake_case.
+            (_GENERATION + "max_?[oO]utput_?[tT]okens", "max_tokens"),
+            (_GENERATION + "stop_?[sS]equences", "stop"),
+            (_GENERATION + "top_?[pP]", "top_p"),
+            (_GENERATION + "top_?[kK]", "top_k"),
+            (_GENERATION + "presence_?[pP]enalty", "presence_penalty"),
+            (_GENERATION + "frequency_?[pP]enalty", "frequency_penalty"),
+            (_GENERATION + r"thinking_?[cC]onfig\.thinking_?[bB]udget", "thinking_token_budget"),
+            (_GENERATION + r"thinking_?[cC]onfig\.thinking_?[lL]evel", "reasoning_effort"),
+            (
+                _GENERATION + "response_?([mM]ime_?[tT]ype|[jJ]son_?[sS]chema|[sS]chema)",
+                "response_format",
+            ),
+            (_GENERATION + "temperature", "temperature"),
+            (_GENERATION + "seed", "seed"),
+            ("tool_?[cC]onfig", "tool_choice"),
+            (r"contents\[\d+\]", "messages"),
+            ("contents", "messages"),
+            ("output_?[dD]imensionality", "dimensions"),
+        ),
+    ),
     # Hugging Face's Text Embeddings Inference, which does not generate text.
     ServerKind("tei", frozenset(), frozenset(), has_tei_rerank=True),
 )
@@ -263,8 +320,13 @@ def find_kind(owner: str) -> ServerKind:
 
 
 def find_kind_by_host(url: str) -> ServerKind | None:
-    """Find the kind of a server by its host, without a request; None if the host is
-    unknown.
-    """
-    name = _KNOWN_HOSTS.get(urlsplit(url).hostname or "")
+    """Find the kind of a server by its URL, without a request; None if it is unknown."""
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/")
+    # Below this path, Google has Chat Completions.
+    if path.endswith("/openai"):
+        return None
+    name = _KNOWN_HOSTS.get(parts.hostname or "")
+    if path.endswith("/v1beta"):
+        name = "gemini"
     return None if name is None else KINDS[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from ...core.errors import RequestError, Unsupported
 from ...core.message import (
     CustomTool,
     Message,
+    Reasoning,
     Role,
     Tool,
     ToolChoice,
@@ -23,6 +24,11 @@ from ...core.request import (
 )
 from .server_kinds import ServerKind
 
+INVALID_JSON_KEY = "INVALID_JSON"
+"""Anthropic's convention for arguments that are not a JSON object: they are sent as the
+value of this key.
+"""
+
 
 class UpstreamRequest(Struct, frozen=True):
     """A request to POST.
@@ -30,12 +36,14 @@ class UpstreamRequest(Struct, frozen=True):
     path: relative to the base URL.
     is_versioned: whether the path is below the API's version, `/v1`.
     warnings: for the client, about changed or omitted parts of the request.
+    content_type: of the body.
     """
 
     path: str
     body: bytes
     is_versioned: bool = True
     warnings: tuple[str, ...] = ()
+    content_type: str = "application/json"
 
 
 class UpstreamDefaults(Struct, frozen=True):
@@ -98,6 +106,34 @@ def warn_of_names(messages: Sequence[Message], warnings: list[str]) -> None:
         )
 
 
+def warn_of_history(
+    messages: Sequence[Message],
+    warnings: list[str],
+    *,
+    is_continued: bool,
+    keeps_reasoning: Callable[[Reasoning], bool],
+) -> None:
+    """Append warnings about earlier messages, for vendors that sign their reasoning and
+    continue a last message of the assistant.
+
+    is_continued: whether the upstream continues the last message unasked.
+    keeps_reasoning: whether the upstream accepts this reasoning.
+    """
+    warn_of_names(messages, warnings)
+    if is_continued:
+        warnings.append(
+            "messages: the upstream continues the last message, since it is an assistant message"
+        )
+    if any(
+        isinstance(part, Reasoning) and not keeps_reasoning(part)
+        for message in messages
+        for part in message.parts
+    ):
+        warnings.append(
+            "messages: reasoning without a signature of the upstream's vendor was omitted"
+        )
+
+
 def select_tools(conversation: Conversation) -> tuple[tuple[Tool, ...], ToolChoice]:
     """Select the tools and the tool choice for a server without `allowed_tools`, which
     gets only the allowed tools.
@@ -120,6 +156,15 @@ def resolve_max_tokens(request: GenerateRequest, defaults: UpstreamDefaults) -> 
     set one.
     """
     return defaults.max_tokens if request.limits.max_tokens is None else request.limits.max_tokens
+
+
+def encode_arguments(arguments: str) -> Raw | dict[str, str]:
+    """Encode a call's arguments for an API in which they are an object."""
+    try:
+        is_object = isinstance(msgspec.json.decode(arguments or "{}"), dict)
+    except (msgspec.MsgspecError, RecursionError):
+        is_object = False
+    return to_raw(arguments or "{}") if is_object else {INVALID_JSON_KEY: arguments}
 
 
 def to_raw(text: str) -> Raw:

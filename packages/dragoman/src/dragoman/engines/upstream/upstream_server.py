@@ -29,6 +29,8 @@ def build_auth_headers(upstream: Upstream, kind: ServerKind | None = None) -> di
     """Build the authentication headers for an upstream of this kind, with Anthropic's
     version header.
     """
+    if kind is not None and kind.wire is Wire.GEMINI:
+        return {} if upstream.key is None else {"x-goog-api-key": upstream.key}
     if kind is not None and kind.wire is Wire.MESSAGES:
         key_header = {} if upstream.key is None else {"x-api-key": upstream.key}
         return {"anthropic-version": ANTHROPIC_VERSION, **key_header}

@@ -169,10 +169,13 @@ class WireUsage(Struct, frozen=True, gc=False):
 
 
 class WireError(Struct, frozen=True, gc=False):
+    """An error. retry_after: seconds, in Google's errors."""
+
     message: str | None = None
     type: str | None = None
     param: str | None = None
     code: str | int | None = None
+    retry_after: float | None = None
 
 
 class UpstreamChunk(Struct, frozen=True, gc=False):
@@ -232,6 +235,19 @@ class UpstreamErrorBody(Struct, frozen=True, gc=False):
 
 
 class TokenCountResponse(Struct, frozen=True):
-    """The response of `/messages/count_tokens` and `/responses/input_tokens`."""
+    """The count of a prompt's tokens.
 
-    input_tokens: int
+    input_tokens: in `/messages/count_tokens` and `/responses/input_tokens`.
+    total_tokens: in Gemini's `countTokens`.
+    """
+
+    input_tokens: int | None = None
+    total_tokens: int | None = field(name="totalTokens", default=None)
+
+    def __post_init__(self) -> None:
+        if self.input_tokens is None and self.total_tokens is None:
+            raise ValueError("it has no count")
+
+    @property
+    def count(self) -> int:
+        return self.input_tokens or self.total_tokens or 0

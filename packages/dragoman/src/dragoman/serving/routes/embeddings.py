@@ -17,19 +17,17 @@ from ...dialects.openai_embeddings import (
     read_embeddings,
     render_embeddings,
 )
-from ...pipeline.embedding import embed
 from ..api_description import response
 from ..call_reading import read_call
 from ..encoding_call import (
     build_result_header,
+    embed_texts,
     find_model,
     render_in_thread_if_large,
-    run_computation,
 )
 from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
-from ..request_terms import find_queue_share
 from ..responder import Responder
 from ..route import RequestCost, Route, RouteGroup
 
@@ -62,20 +60,7 @@ def build_routes() -> Sequence[Route]:
 async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_embeddings)
     model, warnings = await find_model(http, call)
-    with model.keep_loaded():
-        share = find_queue_share(http)
-        result = await run_computation(
-            http,
-            model,
-            lambda trace: embed(
-                model,
-                call.texts,
-                call.dimensions,
-                call.normalize,
-                queue_share=share,
-                trace=trace,
-            ),
-        )
+    result = await embed_texts(http, model, call.texts, call.dimensions, call.normalize)
     header = build_result_header(http, "embd-", model)
     profile = http.service.options.profile
 
@@ -91,15 +76,7 @@ async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:
 async def create_cohere_embeddings(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_cohere_embed)
     model, warnings = await find_model(http, call)
-    with model.keep_loaded():
-        share = find_queue_share(http)
-        result = await run_computation(
-            http,
-            model,
-            lambda trace: embed(
-                model, call.texts, call.dimensions, None, queue_share=share, trace=trace
-            ),
-        )
+    result = await embed_texts(http, model, call.texts, call.dimensions)
     header = build_result_header(http, "embd-", model)
 
     def write() -> bytes:

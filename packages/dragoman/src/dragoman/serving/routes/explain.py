@@ -178,7 +178,7 @@ def _build_reader(read: Callable[[bytes, ReaderOptions], GenerationCall]) -> Htt
 
 
 async def _read_messages_call(http: HttpRequest) -> GenerationCall:
-    call, _ = await read_conversation(http)
+    call, _ = await read_conversation(http, await http.read_json())
     return call
 
 

@@ -38,14 +38,14 @@ from ..api_description import (
 )
 from ..error_envelope import BY_CLIENT
 from ..file_store import FILE_KIND, find_file, is_complete, read_chunks
-from ..handler_result import HandlerResult, JsonResponse
+from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..media import guess_media_type
 from ..record_pages import list_newest_first, list_records, require_store
 from ..replay_responder import ReplayResponder
 from ..requested_file import delete_file, load_file_record
 from ..responder import RawFraming, Responder
-from ..route import Handler, Route, RouteGroup
+from ..route import Route, RouteGroup, choose_by_headers
 from ..uploads import OCTET_STREAM, UploadDescription, find_file_part, read_fields, store_upload
 
 _BATCH_TTL = 30 * 86400
@@ -83,7 +83,7 @@ def build_routes() -> Sequence[Route]:
     routes.add(
         "GET",
         "/v1/files",
-        _choose_by_client(list_files, list_anthropic_files),
+        choose_by_headers(is_anthropic_request, list_anthropic_files, list_files),
         "List files",
         response(ObjectPage, FilePage),
         query=(
@@ -101,7 +101,7 @@ def build_routes() -> Sequence[Route]:
     routes.add(
         "POST",
         "/v1/files",
-        _choose_by_client(upload, upload_anthropic),
+        choose_by_headers(is_anthropic_request, upload_anthropic, upload),
         "Upload a file",
         response(FileObject, FileMetadata),
         bodies=(_UPLOAD,),
@@ -110,14 +110,14 @@ def build_routes() -> Sequence[Route]:
     routes.add(
         "GET",
         "/v1/files/{file}",
-        _choose_by_client(show, show_anthropic),
+        choose_by_headers(is_anthropic_request, show_anthropic, show),
         "Retrieve a file's metadata",
         response(FileObject, FileMetadata),
     )
     routes.add(
         "DELETE",
         "/v1/files/{file}",
-        _choose_by_client(delete, delete_anthropic),
+        choose_by_headers(is_anthropic_request, delete_anthropic, delete),
         "Delete a file",
         response(DeletedObjectResponse, DeletedAnthropicFile),
     )
@@ -129,13 +129,6 @@ def build_routes() -> Sequence[Route]:
         ApiResponse(media=BINARY),
     )
     return routes.build()
-
-
-def _choose_by_client(openai: Handler, anthropic: Handler) -> Handler:
-    async def handle(http: HttpRequest) -> HandlerResult:
-        return await (anthropic if is_anthropic_request(http.headers) else openai)(http)
-
-    return handle
 
 
 async def upload(http: HttpRequest) -> JsonResponse | Responder:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
+import msgspec
+
+from ...core.events import Event
 from ...core.reply import Reply
-from ...core.request import GenerateRequest
 from ...dialects.anthropic import (
     ThreadNotFound,
     ThreadUnsupported,
     read_count_tokens,
     read_messages,
     render_count_tokens,
+)
+from ...dialects.anthropic.cache_diagnostics import (
+    NO_DIVERGENCE,
+    NOT_FOUND,
+    UNAVAILABLE,
+    PromptFingerprint,
+    build_fingerprint,
+    read_diagnostics,
+    render_diagnosis,
 )
 from ...dialects.anthropic.errors import AnthropicErrorBody
 from ...dialects.anthropic.response_schemas import MESSAGE_EVENTS, MessageResponse, TokenCount
@@ -23,29 +35,31 @@ from ...dialects.anthropic.threads import (
     read_thread,
     read_turn,
 )
-from ...dialects.anthropic.wire import COUNT_REQUEST, MESSAGES_REQUEST
+from ...dialects.anthropic.wire import (
+    COUNT_REQUEST,
+    MESSAGES_REQUEST,
+    CacheDiagnosticsOptions,
+)
+from ...dialects.anthropic.writer import MessagesWriter
 from ...dialects.interfaces import GenerationCall
-from ...pipeline.context_editing import build_edited_prompt
-from ...pipeline.engine_backends import TokenBackend
-from ...pipeline.engine_token_count import count_with_engine
-from ...pipeline.foreign_reasoning import drop_foreign_reasoning
-from ...pipeline.prompt_length import check_countable
-from ...store import Key, Put, Store
+from ...pipeline.driver import Stage
+from ...store import CommitConflict, Key, Put, Store, StoreUnavailable, is_storable
 from ..api_description import EVENTS, response
-from ..call_admission import admit_call, build_header
+from ..call_admission import admit_call, attach_server_tools, build_header
 from ..call_reading import build_reader_options, parse_body, run_in_thread_if_large
-from ..client_warnings import collect_warnings
 from ..error_envelope import ANTHROPIC
 from ..generation_handler import build_responder
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
+from ..prompt_count import count_prompt
 from ..reply_persistence import ReplyPersistence
-from ..request_context import build_owner_files
-from ..request_terms import build_terms
 from ..responder import Responder
 from ..route import RequestCost, Route, RouteGroup
 
 THREAD_KIND = "thread"
+FINGERPRINT_KIND = "fingerprint"
+FINGERPRINT_TTL = 86_400
+"""Seconds for which a later request can be compared with one."""
 
 
 def build_routes() -> Sequence[Route]:
@@ -78,8 +92,23 @@ async def create(http: HttpRequest) -> JsonResponse | Responder:
     In a thread, the history is loaded first, and the new turn is stored before the last
     event is sent.
     """
-    call, thread_request = await read_conversation(http)
-    admitted = await admit_call(http, call, build_header(http, call))
+    data = await http.read_json()
+    call, thread_request = await read_conversation(http, data)
+    call = await attach_server_tools(http, call)
+    header = build_header(http, call)
+    writer = call.writer(header)
+    diagnostics = await run_in_thread_if_large(read_diagnostics, data)
+    put: Put | None = None
+    if diagnostics is not None:
+        assert isinstance(writer, MessagesWriter)
+        fingerprint = await run_in_thread_if_large(
+            lambda _: build_fingerprint(call.requests[0]), data
+        )
+        writer.add_diagnostics(await diagnose_cache(http, diagnostics, fingerprint))
+        put = _build_fingerprint_put(http, writer.id, fingerprint)
+    admitted = await admit_call(http, call, header)
+    if put is not None and http.service.store is not None:
+        admitted.run.batches.add_stage(FingerprintStorage(http.service.store, put))
     if thread_request is not None:
         store = _require_store(http)
         owner = http.caller.owner
@@ -95,14 +124,70 @@ async def create(http: HttpRequest) -> JsonResponse | Responder:
             )
 
         admitted.run.batches.add_stage(ReplyPersistence(persist))
-    return build_responder(http, call.writer(admitted.header), admitted, stream=call.stream)
+    return build_responder(http, writer, admitted, stream=call.stream)
 
 
-async def read_conversation(http: HttpRequest) -> tuple[GenerationCall, ThreadRequest | None]:
+async def diagnose_cache(
+    http: HttpRequest, options: CacheDiagnosticsOptions, fingerprint: PromptFingerprint
+) -> bytes:
+    """Compare a prompt with that of an earlier answer; return the field `diagnostics`."""
+    previous_id = options.previous_message_id
+    if previous_id is None:
+        return NO_DIVERGENCE
+    store = http.service.store
+    if store is None:
+        return UNAVAILABLE
+    if not is_storable(previous_id):
+        return NOT_FOUND
+    try:
+        record = await store.get(Key(http.caller.owner, FINGERPRINT_KIND, previous_id))
+    except StoreUnavailable:
+        # The answer itself needs no store.
+        return UNAVAILABLE
+    if record is None:
+        return NOT_FOUND
+    previous = msgspec.msgpack.decode(record.body, type=PromptFingerprint)
+    return render_diagnosis(previous, fingerprint)
+
+
+def _build_fingerprint_put(http: HttpRequest, id: str, fingerprint: PromptFingerprint) -> Put:
+    now = http.service.clock.now()
+    return Put(
+        Key(http.caller.owner, FINGERPRINT_KIND, id),
+        int(now),
+        msgspec.msgpack.encode(fingerprint),
+        expires=now + FINGERPRINT_TTL,
+    )
+
+
+class FingerprintStorage(Stage):
+    """Stores the fingerprint of a prompt before the client gets the last event. A
+    rejected call, whose id no client has, stores none.
+    """
+
+    __slots__ = ("_put", "_store")
+
+    def __init__(self, store: Store, put: Put) -> None:
+        self._store = store
+        self._put = put
+
+    def feed(self, batch: list[Event]) -> list[Event]:
+        return batch
+
+    async def finish(self) -> None:
+        # A client may use its own `request_id` twice; the first one stays. A store that
+        # fails only makes later diagnoses unavailable.
+        with suppress(CommitConflict, StoreUnavailable):
+            await self._store.commit(self._put)
+
+
+async def read_conversation(
+    http: HttpRequest, body: bytes
+) -> tuple[GenerationCall, ThreadRequest | None]:
     """Return the call with its history and the thread request. Raises as
     `expand_thread`.
     """
-    body, thread_request = await expand_thread(http, await http.read_json())
+    body, thread_request = await expand_thread(http, body)
     return await parse_body(http, body, read_messages), thread_request
 
 
@@ -141,29 +226,11 @@ async def count_tokens(http: HttpRequest) -> JsonResponse | Responder:
     """Return the number of prompt tokens that the same call would have."""
     body, _ = await expand_thread(http, await http.read_json())
     call = read_count_tokens(body, build_reader_options(http))
-    warnings = collect_warnings(call, strict=http.service.options.strict)
-    model = await http.service.models.load_and_find(call.model)
-    if model.tokenizer is not None:
-        check_countable(call.conversation, model.max_model_len, model.tokenizer.longest_token)
-    conversation, foreign = drop_foreign_reasoning(call.conversation, model.capabilities)
-    warnings += foreign
-    conversation = await http.service.generation.media.resolve_conversation(
-        build_owner_files(http), model, conversation
-    )
-    # The chat template writes the special tokens itself.
-    request = GenerateRequest(model.name, conversation, add_special_tokens=False)
-    if not isinstance(model.backend, TokenBackend):
-        if call.reports_edits:
-            warnings = (
-                *warnings,
-                "context_management is ignored: this model's engine builds its own prompts",
-            )
-        return JsonResponse(
-            render_count_tokens(await count_with_engine(model, request), None), warnings=warnings
-        )
-    _, prompted = await build_edited_prompt(model.backend, request, build_terms(http, http.id))
-    original = len(prompted.ids) + sum(edit.tokens for edit in prompted.applied_edits)
-    return JsonResponse(
-        render_count_tokens(len(prompted.ids), original if call.reports_edits else None),
-        warnings=warnings,
-    )
+    count = await count_prompt(http, call)
+    warnings = count.warnings
+    original = None
+    if call.reports_edits and count.removed is None:
+        warnings += ("context_management is ignored: this model's engine builds its own prompts",)
+    elif call.reports_edits:
+        original = count.tokens + (count.removed or 0)
+    return JsonResponse(render_count_tokens(count.tokens, original), warnings=warnings)

@@ -1,9 +1,10 @@
-"""The list of models, as OpenAI's or Anthropic's models API."""
+"""The list of models, as OpenAI's, Anthropic's or Google's models API."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...dialects.gemini import GeminiModel, GeminiModelList, is_gemini_request
 from ...dialects.model_list import (
     ModelCard,
     ModelObject,
@@ -12,14 +13,14 @@ from ...dialects.model_list import (
     render_model_list,
 )
 from ...pipeline.model_lifecycle import ModelSlot
-from ...pipeline.model_registry import is_name_pattern
 from ...pipeline.served_model import ModelDetails
 from ..api_description import response
 from ..error_envelope import BY_CLIENT
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
-from ..route import Route, RouteGroup
+from ..route import Route, RouteGroup, choose_by_headers
+from . import gemini
 
 
 def build_routes() -> Sequence[Route]:
@@ -27,9 +28,9 @@ def build_routes() -> Sequence[Route]:
     routes.add(
         "GET",
         "/v1/models",
-        list_models,
+        choose_by_headers(is_gemini_request, gemini.list_models, list_models),
         "List the models",
-        response(ModelObjectList),
+        response(ModelObjectList, GeminiModelList),
         # OpenAI's clients are sometimes configured with the wrong base URL `/api/v1`,
         # which is below Ollama's `/api`.
         root="/api/v1",
@@ -37,44 +38,33 @@ def build_routes() -> Sequence[Route]:
     routes.add(
         "GET",
         "/v1/models/{model:path}",
-        show_model,
+        choose_by_headers(is_gemini_request, gemini.show_model, show_model),
         "Retrieve a model",
-        response(ModelObject),
+        response(ModelObject, GeminiModel),
         description="The name may contain slashes.",
     )
     return routes.build()
 
 
 async def list_models(http: HttpRequest) -> JsonResponse | Responder:
-    """List names, aliases and adapters. Alias patterns are omitted, since they are not
-    names of a model.
-    """
-    slots = http.service.models.slots
-    names = [
-        (slot, name)
-        for slot in slots
-        for name in (slot.name, *slot.aliases)
-        if not is_name_pattern(name)
-    ]
-    slot_adapters = ((slot, slot.model.adapters) for slot in slots if slot.model is not None)
-    names += [
-        (slot, adapter.name) for slot, adapters in slot_adapters for adapter in adapters or ()
-    ]
+    return JsonResponse(render_model_list(list_cards(http), http.service.options.profile))
+
+
+def list_cards(http: HttpRequest) -> list[ModelCard]:
     # As in vLLM, each adapter is listed as a model.
-    cards = [_build_card(slot, name) for slot, name in names]
-    return JsonResponse(render_model_list(cards, http.service.options.profile))
+    return [build_card(slot, name) for slot, name in http.service.models.list_names()]
 
 
 async def show_model(http: HttpRequest) -> JsonResponse | Responder:
     name = http.path_params["model"]
     return JsonResponse(
         render_model(
-            _build_card(http.service.models.find_slot(name), name), http.service.options.profile
+            build_card(http.service.models.find_slot(name), name), http.service.options.profile
         )
     )
 
 
-def _build_card(slot: ModelSlot, name: str) -> ModelCard:
+def build_card(slot: ModelSlot, name: str) -> ModelCard:
     """Build the card of a model; fields that are unknown until the model has been
     loaded are None.
     """
@@ -98,11 +88,14 @@ def _build_card(slot: ModelSlot, name: str) -> ModelCard:
         aliases=slot.aliases,
         capabilities=None if summary is None else summary.capabilities,
         engine=details.engine,
+        family=details.family,
+        format=details.format,
         quantization=details.quantization,
         revision=slot.revision,
         size=details.size,
         parameters=details.parameters,
         trained_length=details.trained_length,
         vocab_size=None if summary is None else summary.vocab_size,
+        max_alternatives=None if summary is None else summary.max_alternatives,
         progress=slot.download_progress,
     )

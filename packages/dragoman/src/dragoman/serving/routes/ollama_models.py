@@ -35,7 +35,7 @@ from ...dialects.ollama.wire import OLLAMA_MODEL_REQUEST
 from ...pipeline.embedding import find_embedder
 from ...pipeline.engine_backends import EmbedderBackend, TokenBackend
 from ...pipeline.model_lifecycle import ModelSlot
-from ...pipeline.model_registry import Models, is_name_pattern
+from ...pipeline.model_registry import Models
 from ...pipeline.served_model import ModelDetails
 from ..api_description import LINES, response
 from ..auth import Access
@@ -163,13 +163,7 @@ def find_model_slot(models: Models, name: str) -> tuple[ModelSlot, str]:
 
 
 async def list_tags(http: HttpRequest) -> JsonResponse | Responder:
-    slots = http.service.models.slots
-    names = [
-        (slot, name)
-        for slot in slots
-        for name in (slot.name, *slot.aliases)
-        if not is_name_pattern(name)
-    ]
+    names = http.service.models.list_names()
     return JsonResponse(render_tags([_build_card(slot, name) for slot, name in names]))
 
 

@@ -18,6 +18,7 @@ from ..model_downloads import ModelDownloads
 from ..port_faults import PortController
 from ..route import Route
 from . import (
+    audio,
     batches,
     chat,
     completions,
@@ -27,8 +28,10 @@ from . import (
     engine_control,
     explain,
     files,
+    gemini,
     health,
     keys,
+    llama_cpp,
     message_batches,
     messages,
     metrics,
@@ -102,6 +105,9 @@ def build_routes(
         "rerank": rerank.build_routes(),
         "decisions": decisions.build_routes(),
         "moderations": moderations.build_routes(),
+        "audio": audio.build_routes(),
+        # Before the models list: /v1/models/{model} has any end.
+        "gemini": gemini.build_routes(),
         "model_list": model_list.build_routes(),
         "model_admin": model_admin.build_routes(features.puller, features.downloads),
         "files": files.build_routes(),
@@ -115,6 +121,7 @@ def build_routes(
         "keys": keys.build_routes(features.keys, features.keys_exchange),
         "usage": usage.build_routes(),
         "tgi": tgi.build_routes(redirects_browsers=features.ui),
+        "llama_cpp": llama_cpp.build_routes(),
         "ollama": ollama.build_routes(),
         "ollama_embeddings": ollama_embeddings.build_routes(),
         "ollama_models": ollama_models.build_routes(features.puller),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import anyio.to_thread
 import msgspec
 
 from ...core.errors import NotFound, RequestError, Unsupported
@@ -37,7 +36,7 @@ from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..queried_model import find_queried_model
 from ..request_context import build_owner_files
-from ..request_terms import build_terms
+from ..request_terms import build_terms, find_queue_share
 from ..responder import Responder
 from ..route import Route, RouteGroup
 
@@ -119,7 +118,7 @@ async def _tokenize_prompt(
         # because that would take long.
         check_countable(prompt, model.max_model_len, tokenizer.longest_token)
         encode = tokenizer.encode
-        ids = await anyio.to_thread.run_sync(
+        ids = await find_queue_share(http).run_in_thread(
             lambda: encode(prompt, special=True, add_special_tokens=call.add_special_tokens)
         )
         return ids, None
@@ -161,7 +160,7 @@ async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
             text = await cancel_on_disconnect(http.on_disconnect, remote.detokenize(call.tokens))
         return JsonResponse(render_detokenize(text), warnings=warnings)
     check_ids(call.tokens, tokenizer.vocab_size, "tokens")
-    text = await anyio.to_thread.run_sync(tokenizer.decode, call.tokens)
+    text = await find_queue_share(http).run_in_thread(lambda: tokenizer.decode(call.tokens))
     if not call.return_token_strs:
         return JsonResponse(render_detokenize(text), warnings=warnings)
 

@@ -16,7 +16,7 @@ from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..route import Route, RouteGroup
-from ..tenancy import COMPLETIONS, EMBEDDINGS
+from ..tenancy import COMPLETIONS, EMBEDDINGS, TRANSCRIPTIONS
 
 _USAGE = (
     Query("start_time", Annotated[int, Meta(ge=0)], "Unix seconds; required."),
@@ -38,7 +38,7 @@ _USAGE = (
 
 def build_routes() -> Sequence[Route]:
     routes = RouteGroup("Administration", OPENAI, Access.ADMIN)
-    for kind in (COMPLETIONS, EMBEDDINGS):
+    for kind in (COMPLETIONS, EMBEDDINGS, TRANSCRIPTIONS):
         routes.add(
             "GET",
             f"/v1/organization/usage/{kind}",

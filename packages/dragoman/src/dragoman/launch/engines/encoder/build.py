@@ -16,7 +16,7 @@ from ...engine_choice import read_directory_config
 from ...model_metadata import load_chat_template, resolve_served_names
 from ...unsupported_settings import report_ignored
 from .generative_reranker import read_generative_reranker
-from .library import describe_ignored, needs_library
+from .library import describe_ignored, runs_on_library
 
 
 def build_encoder(settings: Settings, clock: Clock, path: str) -> ServedModel:
@@ -32,7 +32,7 @@ def build_encoder(settings: Settings, clock: Clock, path: str) -> ServedModel:
         template = load_chat_template(settings, directory)
         reranker = read_generative_reranker(directory, tokenizer, template)
     own_name = directory.resolve().name
-    on_library = needs_library(config, directory)
+    on_library = runs_on_library(config)
     report_ignored(
         settings,
         describe_ignored(

@@ -4,12 +4,9 @@ settings that only these have.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from ....engines.encoder_config import is_numpy_architecture
 from ....settings import Settings, find_changed_settings
 from ....settings.fields import FIELDS_BY_NAME
-from ...engine_choice import are_installed, read_directory_config
+from ...engine_choice import are_installed
 from ...engine_spec import ModelConfig
 from ..transformers.settings import TransformersSettings
 
@@ -20,19 +17,12 @@ def is_library_installed() -> bool:
     return are_installed(_MODULES)
 
 
-def needs_library(config: ModelConfig, directory: Path) -> bool:
-    """Whether the library runs the model of a directory: the engine does not know the
-    class itself, and the library is installed or needed.
+def runs_on_library(config: ModelConfig) -> bool:
+    """Whether the library runs a model: it is installed, or no other code can.
 
-    Raises: EngineError if config.json cannot be read.
+    Where the library is missing, the numpy encoder runs the classes that it knows.
     """
-    return config.generates_text or (
-        not is_numpy_architecture(directory) and is_library_installed()
-    )
-
-
-def runs_on_library(directory: Path) -> bool:
-    return needs_library(read_directory_config(directory), directory)
+    return config.generates_text or is_library_installed()
 
 
 def describe_ignored(

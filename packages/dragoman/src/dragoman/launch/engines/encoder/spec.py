@@ -45,9 +45,9 @@ def check_architecture(directory: Path, source: str, trust_remote_code: bool) ->
     from ...architecture_check import check_directory_support  # noqa: PLC0415 - as above
     from ...engine_choice import read_directory_config  # noqa: PLC0415 - as above
     from ..transformers.library import TRANSFORMERS  # noqa: PLC0415 - as above
-    from .library import needs_library  # noqa: PLC0415 - as above
+    from .library import runs_on_library  # noqa: PLC0415 - as above
 
-    if needs_library(read_directory_config(directory), directory):
+    if runs_on_library(read_directory_config(directory)):
         check_directory_support(
             TRANSFORMERS, directory, source, trust_remote_code=trust_remote_code
         )
@@ -62,16 +62,19 @@ def reads_file(path: str) -> bool:
 
 
 def describe_device(settings: Settings, directory: Path) -> str:
-    from ..transformers.spec import describe_device as describe_library_device  # noqa: PLC0415 - not for each command
+    from ...engine_choice import read_directory_config  # noqa: PLC0415 - not for each command
+    from ..transformers.spec import describe_device as describe_library_device  # noqa: PLC0415 - as above
     from .library import runs_on_library  # noqa: PLC0415 - as above
 
-    return describe_library_device(settings, directory) if runs_on_library(directory) else "cpu"
+    on_library = runs_on_library(read_directory_config(directory))
+    return describe_library_device(settings, directory) if on_library else "cpu"
 
 
 def find_dtype(directory: Path) -> str | None:
-    from .library import runs_on_library  # noqa: PLC0415 - not for each command
+    from ...engine_choice import read_directory_config  # noqa: PLC0415 - not for each command
+    from .library import runs_on_library  # noqa: PLC0415 - as above
 
-    return None if runs_on_library(directory) else "float32"
+    return None if runs_on_library(read_directory_config(directory)) else "float32"
 
 
 SPEC = EngineSpec(

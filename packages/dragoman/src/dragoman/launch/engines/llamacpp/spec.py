@@ -71,6 +71,7 @@ SPEC = EngineSpec(
     claims=claim,
     local=LocalModels(
         format=GGUF,
+        step_tokens=2048,
         measure_kv_cache=measure_kv_cache,
         describe_device=describe_device,
         build_front_end=build_front_end,

@@ -57,6 +57,7 @@ SPEC = EngineSpec(
     needs_argument=True,
     local=LocalModels(
         format=SAFETENSORS,
+        step_tokens=512,
         kv_block_size=16,
         accepts=accepts,
         check_architecture=check_architecture,

@@ -49,6 +49,7 @@ SPEC = EngineSpec(
     build=build,
     local=LocalModels(
         format=SAFETENSORS,
+        step_tokens=512,
         kv_block_size=16,
         takes_kv_cache_at_start=True,
         accepts=accepts,

@@ -6,12 +6,26 @@ from pathlib import Path
 
 from ....engines import transformers
 from ....engines.transformers import TransformersOptions
+from ....engines.transformers.whisper import load as load_whisper
+from ....pipeline.engine_backends import TranscriberBackend
 from ....pipeline.lora_adapters import Adapters, read_adapter
 from ....pipeline.served_model import ServedModel
 from ....serving.clock import Clock
-from ....settings import Settings
+from ....settings import Settings, find_changed_settings
+from ....settings.engine_settings import BATCHING_SETTINGS
+from ....settings.fields import FIELDS_BY_NAME
+from ...engine_choice import read_directory_config
 from ...model_builder import build_batching_model, build_block_files, build_engine_limits
+from ...model_metadata import resolve_served_names
+from ...unsupported_settings import report_ignored
 from .settings import TransformersSettings
+
+_NOT_FOR_WHISPER = BATCHING_SETTINGS | {
+    "attention_backend",
+    "lora_modules",
+    "max_model_len",
+    "sampling_device",
+}
 
 
 def build_transformers(settings: Settings, clock: Clock, path: str) -> ServedModel:
@@ -20,6 +34,8 @@ def build_transformers(settings: Settings, clock: Clock, path: str) -> ServedMod
     path: a directory with config.json, tokenizer.json and *.safetensors.
     """
     directory = Path(path)
+    if read_directory_config(directory).is_whisper:
+        return _build_whisper(settings, clock, directory)
     device = settings.of(TransformersSettings).device
     files = build_block_files(settings, directory, "transformers", device)
     loaded = transformers.load(
@@ -38,6 +54,23 @@ def build_transformers(settings: Settings, clock: Clock, path: str) -> ServedMod
         vision=loaded.vision,
         adapters=Adapters(adapters, loaded.adapters),
     )
+
+
+def _build_whisper(settings: Settings, clock: Clock, directory: Path) -> ServedModel:
+    changed = find_changed_settings(settings)
+    report_ignored(
+        settings,
+        [
+            f"{FIELDS_BY_NAME[name].flag} would be ignored for {directory}: it is a Whisper model"
+            for name in sorted(_NOT_FOR_WHISPER & changed)
+        ],
+    )
+    engine = load_whisper(
+        directory, read_options(settings), max_waiting=settings.max_queued_requests
+    )
+    name, aliases = resolve_served_names(settings, directory.resolve().name)
+    created = int(clock.now())
+    return ServedModel(name, TranscriberBackend(engine), engine.max_tokens, created, aliases)
 
 
 def read_options(settings: Settings) -> TransformersOptions:

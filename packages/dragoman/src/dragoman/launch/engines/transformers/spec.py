@@ -28,6 +28,8 @@ def build(settings: Settings, clock: Clock, path: str) -> ServedModel:
 def accepts(config: ModelConfig) -> Acceptance | None:
     if config.is_encoder:
         return None
+    if config.is_whisper:
+        return Acceptance(0, "it is a Whisper model", is_only=True)
     return Acceptance(50, "torch and transformers are installed")
 
 
@@ -76,6 +78,7 @@ SPEC = EngineSpec(
     needs_argument=True,
     local=LocalModels(
         format=SAFETENSORS,
+        step_tokens=2048,
         kv_block_size=16,
         accepts=accepts,
         check_architecture=check_architecture,

@@ -125,13 +125,13 @@ def _build_upstreams(settings: UpstreamSettings, urls: list[str]) -> tuple[Upstr
             or any(character.isspace() for character in url)
         ):
             raise ValueError(f"an upstream URL must have the form http://HOST:PORT/v1, not {url}")
-    # Anthropic's SDKs append the version to their base URL, so users often configure
-    # only the host.
+    # Anthropic's and Google's SDKs append the version to their base URL, so users often
+    # configure only the host.
+    versions = {Wire.MESSAGES: "/v1", Wire.GEMINI: "/v1beta"}
+    kinds = [_find_kind(settings, url) for url in urls]
     urls = [
-        f"{url}/v1"
-        if not urlsplit(url).path and _find_kind(settings, url) is KINDS["anthropic"]
-        else url
-        for url in urls
+        url if urlsplit(url).path or kind is None else url + versions.get(kind.wire, "")
+        for url, kind in zip(urls, kinds, strict=True)
     ]
     weights = [float(weight) for text in settings.upstream_weight for weight in text.split(",")]
     keys = settings.upstream_api_key

@@ -28,6 +28,7 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True):
             "llama.cpp",
             "anthropic",
             "responses",
+            "gemini",
             "tei",
         ],
         Option(

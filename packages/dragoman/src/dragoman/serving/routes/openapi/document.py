@@ -24,6 +24,7 @@ from ....core.errors import (
     UnsupportedMediaType,
 )
 from ....dialects.anthropic.errors import AnthropicErrorBody
+from ....dialects.gemini.errors import GeminiError
 from ....dialects.json_body import JsonBody
 from ....dialects.ollama.response_schemas import OllamaError
 from ....dialects.openai_errors import OpenAIErrorBody
@@ -32,7 +33,16 @@ from ....dialects.responses.event_schemas import RESPONSE_EVENTS
 from ....dialects.tgi.errors import TgiError
 from ...api_description import BINARY, EVENTS, FORM, JSON, ApiResponse, Form
 from ...auth import Access
-from ...error_envelope import ANTHROPIC, BY_CLIENT, OLLAMA, OPENAI, RESPONSES, TGI, ErrorEnvelope
+from ...error_envelope import (
+    ANTHROPIC,
+    BY_CLIENT,
+    GEMINI,
+    OLLAMA,
+    OPENAI,
+    RESPONSES,
+    TGI,
+    ErrorEnvelope,
+)
 from ...handler_result import CompleteResponse
 from ...http_request import HttpRequest
 from ...route import Operation, Route
@@ -46,8 +56,9 @@ _ERRORS: Mapping[str, tuple[object, ...]] = {
     RESPONSES.name: (OpenAIErrorBody,),
     ANTHROPIC.name: (AnthropicErrorBody,),
     OLLAMA.name: (OllamaError,),
+    GEMINI.name: (GeminiError,),
     TGI.name: (TgiError,),
-    BY_CLIENT.name: (OpenAIErrorBody, AnthropicErrorBody),
+    BY_CLIENT.name: (OpenAIErrorBody, AnthropicErrorBody, GeminiError),
 }
 """The types of an error's body, by the name of its envelope."""
 _INTRODUCTION = """\

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import aclosing, suppress
 
+import msgspec
+from msgspec import Raw
+
 from ....core.errors import DragomanError, EngineError, RateLimited
-from ....core.events import Event, Finished, Started
+from ....core.events import ChoiceFinished, Event, Finished, Started
 from ....core.fair_shares import compute_allowance
 from ....core.reply import ReplyBuilder
 from ....dialects.responses.stored_events import StoredEvent, encode_events, read_events
 from ....dialects.responses.stored_response import RUNNING_STATUSES, finalize, read_stored_response
 from ....pipeline.engine_calls import translate_engine_exception
 from ....store import (
+    UNCLAIMED_RUN,
     Append,
     Change,
     CommitConflict,
@@ -31,6 +35,7 @@ from ....store import (
     StoreUnavailable,
 )
 from ...responder import log, wrap_unexpected_error
+from ...tool_journal import Requested, Step, StoredStep
 from .history import RESPONSE_KIND, build_no_such_response_error, load_entries
 from .turn import ResponseStore, ResponseTurn
 
@@ -38,6 +43,9 @@ EVENTS_SERIES = "events"
 """The series of a response's events; each entry holds the events that were stored
 together.
 """
+
+STEPS_SERIES = "steps"
+"""The series of the steps of a response that can be continued, see `tool_journal`."""
 
 TICK_INTERVAL = 1.0
 """Seconds between two checks for cancellation or deletion by other processes."""
@@ -48,6 +56,10 @@ LOCAL_POLL_INTERVAL = 5.0
 """Seconds between two reads of a streaming client's events: for runs of other
 processes, and for runs of this process, which notify the reader anyway.
 """
+
+
+Resume = Callable[[Record], Awaitable[bool]]
+"""Continues a response whose process has died; returns false if that is not possible."""
 
 
 class BackgroundRuns:
@@ -69,6 +81,8 @@ class BackgroundRuns:
         self._new_events: dict[Key, asyncio.Event] = {}
         self._unfinalized: dict[Key, EngineError] = {}
         self._watcher: asyncio.Task[None] | None = None
+        self._durable: set[Key] = set()
+        self.resume: Resume | None = None
 
     async def open(self) -> None:
         """Finalize runs of terminated processes and start the supervision."""
@@ -76,8 +90,8 @@ class BackgroundRuns:
         self._watcher = asyncio.create_task(self._watch_runs())
 
     async def close(self) -> None:
-        """Stop all runs and mark them as failed. If the store is unavailable, another
-        process marks them later.
+        """Stop all runs. Those that can be continued are left to other processes; the
+        others are marked as failed, by another process if the store is unavailable.
         """
         # The watcher first, because it would finalize the stopped runs with another
         # error.
@@ -85,9 +99,13 @@ class BackgroundRuns:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
         keys = list(self._runs)
+        durable = self._durable & set(keys)
         await self._stop(*keys)
         with suppress(StoreUnavailable):
             for key in keys:
+                if key in durable:
+                    await self._release(key)
+                    continue
                 await self.finalize(
                     key, EngineError("The server was stopped before the response was finished.")
                 )
@@ -102,12 +120,17 @@ class BackgroundRuns:
             )
 
     async def start(
-        self, put: Put, events: Sequence[StoredEvent], run: Coroutine[object, object, None]
+        self,
+        put: Put,
+        events: Sequence[StoredEvent],
+        run: Coroutine[object, object, None],
+        *progress: Append,
     ) -> None:
         """Store a response and start its run.
 
         put: stores the response's record.
         events: the first events.
+        progress: the first step of a response that can be continued.
         run: generates the response; started after the record and the events are stored.
 
         Raises:
@@ -121,22 +144,37 @@ class BackgroundRuns:
             is_held = True
             # In one commit, so that every stored response can be streamed from its
             # first event.
-            await self._store.commit(put, build_event_append(put.key, events))
+            await self._store.commit(put, build_event_append(put.key, events), *progress)
         except BaseException:
             # A coroutine that is never started would keep the admitted call until it is
             # collected, and then warn.
             run.close()
             self._n_held[put.key.owner] -= is_held
             raise
+        self._start_task(put.key, run, is_durable=bool(progress))
+
+    def adopt(self, key: Key, run: Coroutine[object, object, None]) -> None:
+        """Start the run of a response that another process has begun. The limit does not
+        apply: it was accepted.
+        """
+        self._n_held[key.owner] += 1
+        self._start_task(key, run, is_durable=True)
+
+    def _start_task(
+        self, key: Key, run: Coroutine[object, object, None], *, is_durable: bool
+    ) -> None:
         task = asyncio.create_task(run)
-        self._runs[put.key] = task
-        task.add_done_callback(lambda done: self._on_run_done(put.key, done))
+        self._runs[key] = task
+        if is_durable:
+            self._durable.add(key)
+        task.add_done_callback(lambda done: self._on_run_done(key, done))
 
     def _on_run_done(self, key: Key, task: asyncio.Task[None]) -> None:
         """Schedule the finalization of a failed or cancelled run for the next tick; no
         effect if it is finalized.
         """
         self._runs.pop(key, None)
+        self._durable.discard(key)
         self._n_held[key.owner] -= 1
         if task.cancelled():
             error = None
@@ -214,10 +252,17 @@ class BackgroundRuns:
     async def finalize_abandoned(self) -> None:
         while records := await self._store.list_abandoned(RESPONSE_KIND):
             for record in records:
+                if self.resume is not None and await self.resume(record):
+                    continue
                 await finalize_run(
                     self._store,
                     record,
-                    EngineError("The server stopped while it generated this response."),
+                    EngineError(
+                        "The server stopped while it generated this response. Responses are "
+                        "continued only if this server calls their tools, without "
+                        "'authorization' and 'headers', which are not stored, and until "
+                        "five processes in a row have died without progress."
+                    ),
                 )
 
     async def tick(self) -> None:
@@ -251,6 +296,16 @@ class BackgroundRuns:
         if record is not None:
             await finalize_run(self._store, record, error)
             self.notify(key)
+
+    async def _release(self, key: Key) -> None:
+        """Let another process continue a response."""
+        record = await self._store.get(key)
+        if record is None or record.state not in RUNNING_STATUSES:
+            return
+        with suppress(CommitConflict):
+            await self._store.commit(
+                Replace(key, record.state, record.body, UNCLAIMED_RUN, version=record.version)
+            )
 
     async def _stop(self, *keys: Key) -> None:
         tasks = [task for key in keys if (task := self._runs.get(key)) is not None]
@@ -303,6 +358,14 @@ def _build_events_item(events: Sequence[StoredEvent]) -> Item:
     return Item(encode_events(events), str(events[0].number))
 
 
+def build_step_append(key: Key, step: Step, id: str, n_events: int = 0) -> Append:
+    """Build an append of a step. It conflicts if the response has ended, or another
+    process has stored the same step.
+    """
+    item = Item(msgspec.json.encode(StoredStep(step, n_events)), id)
+    return Append(key, STEPS_SERIES, (item,), states=RUNNING_STATUSES)
+
+
 async def start_run(background: BackgroundRuns, turn: ResponseTurn) -> bytes:
     """Store and start a background response; return its object.
 
@@ -321,13 +384,16 @@ async def start_run(background: BackgroundRuns, turn: ResponseTurn) -> bytes:
     put = Put(key, turn.header.created, stored.encode(), state="queued", parent=parent, run=run)
     writer.start_recording()
     writer.render_queued_events()
+    progress: tuple[Append, ...] = ()
+    if turn.journal is not None and (body := turn.responses_call.durable_body) is not None:
+        progress = (build_step_append(key, Requested(Raw(body)), "requested"),)
     await background.start(
-        put, writer.take_events(), _BackgroundRun(background, key, turn, response_store)()
+        put, writer.take_events(), BackgroundRun(background, key, turn, response_store)(), *progress
     )
     return bytes(stored.object)
 
 
-class _BackgroundRun:
+class BackgroundRun:
     """A running background response. Events that arrive during a write to the store are
     stored by the next write.
     """
@@ -346,6 +412,9 @@ class _BackgroundRun:
         self._pending: list[StoredEvent] = []
         self._is_start_pending = False
         self._store_task: asyncio.Task[None] | None = None
+        self._step_lock = asyncio.Lock()
+        if turn.journal is not None:
+            turn.journal.commit = self._commit_step
 
     async def __call__(self) -> None:
         try:
@@ -372,12 +441,17 @@ class _BackgroundRun:
     async def _generate(self) -> None:
         writer = self._turn.writer
         builder = ReplyBuilder()
+        is_ending = False
         # Closing the batches cancels the generation, also if an event cannot be stored.
         async with aclosing(self._turn.batches) as batches:
             async for batch in batches:
                 for event in batch:
                     builder.feed(event)
-                # `Finished` is stored together with the response, see `_finish`.
+                # Both are stored together with the response, see `_finish`: a process
+                # that continues a complete answer would generate its last turn again.
+                is_ending |= any(isinstance(event, ChoiceFinished | Finished) for event in batch)
+                if is_ending:
+                    await self._wait_for_store()
                 *earlier, last = batch
                 self._append_events(earlier)
                 if isinstance(last, Finished):
@@ -386,6 +460,8 @@ class _BackgroundRun:
                     await self._finish(writer.render_full(reply), last)
                     return
                 self._append_events([last])
+                if is_ending:
+                    continue
                 if self._store_task is not None and self._store_task.done():
                     # Raises the error of the last write: a run whose events cannot be
                     # stored must stop generating.
@@ -419,20 +495,33 @@ class _BackgroundRun:
 
     async def _store(self) -> None:
         while self._pending:
-            events = self._pending
-            self._pending = []
-            changes: list[Change] = [build_event_append(self._key, events)]
-            if self._is_start_pending:
-                self._is_start_pending = False
-                running = self._turn.build_stored(self._turn.writer.render_in_progress()).encode()
-                run = self._response_store.store.run
-                # In one commit with the first events: a client that sees them must not
-                # read the response as still queued.
-                changes.insert(
-                    0, Replace(self._key, "in_progress", running, run=run, states=RUNNING_STATUSES)
-                )
-            await self._response_store.commit(*changes)
+            await self._response_store.commit(*self._take_pending())
             self._background.notify(self._key)
+
+    def _take_pending(self) -> list[Change]:
+        """Return the changes that store the pending events."""
+        events = self._pending
+        self._pending = []
+        changes: list[Change] = [build_event_append(self._key, events)] if events else []
+        if self._is_start_pending:
+            self._is_start_pending = False
+            running = self._turn.build_stored(self._turn.writer.render_in_progress()).encode()
+            run = self._response_store.store.run
+            # In one commit with the first events: a client that sees them must not
+            # read the response as still queued.
+            changes.insert(
+                0, Replace(self._key, "in_progress", running, run=run, states=RUNNING_STATUSES)
+            )
+        return changes
+
+    async def _commit_step(self, step: Step, id: str, *changes: Change) -> None:
+        """Implements `CommitStep`."""
+        await self._wait_for_store()
+        # The calls of a turn are made at the same time, and events are stored in order.
+        async with self._step_lock:
+            append = build_step_append(self._key, step, id, self._turn.writer.n_events)
+            await self._response_store.commit(*changes, *self._take_pending(), append)
+        self._background.notify(self._key)
 
     async def _finish(self, response_object: bytes, last: Finished) -> None:
         """Store the response, its last events and its conversation items in one commit."""

@@ -6,6 +6,7 @@ All errors are RequestErrors, raised before the response starts.
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ....core.errors import NotFound, RequestError, Unsupported
 from ....dialects.field_errors import abbreviate
@@ -29,6 +30,7 @@ class ResponseHistory(Struct, frozen=True):
     """The history that a response continues.
 
     items: the items as complete JSON objects, in order.
+    positions: those of the items of a conversation; empty without one.
     id: the id of the last response; None if there is none.
     is_stored: whether the last response is in the store.
     last_position: position of the conversation's last item; None without a conversation
@@ -41,6 +43,21 @@ class ResponseHistory(Struct, frozen=True):
     is_stored: bool = True
     last_position: int | None = None
     sampled_turns: tuple[tuple[int, ...], ...] = ()
+    positions: tuple[int, ...] = ()
+
+    def cut_after(self, position: int | None) -> ResponseHistory:
+        """Return the history without the items of a conversation after a position; None
+        is before the first.
+        """
+        positions = tuple(
+            each for each in self.positions if position is not None and each <= position
+        )
+        return replace(
+            self,
+            items=self.items[: len(positions)],
+            positions=positions,
+            last_position=positions[-1] if positions else None,
+        )
 
 
 async def load_history(
@@ -72,6 +89,7 @@ async def load_history(
         return ResponseHistory(
             tuple(entry.body for entry in entries),
             last_position=entries[-1].position if entries else None,
+            positions=tuple(entry.position for entry in entries),
         )
     return ResponseHistory()
 

@@ -14,19 +14,28 @@ from msgspec import Raw
 
 from ....core.errors import Conflict, DragomanError
 from ....core.reply import Reply
+from ....core.server_tools import ToolList
 from ....dialects.chunk_envelope import ResponseId
 from ....dialects.field_errors import abbreviate
 from ....dialects.interfaces import Header
 from ....dialects.responses import ResponsesCall, ResponsesWriter, assign_ids
 from ....dialects.responses.input_items import read_item_id, read_stored_items
+from ....dialects.responses.responses_call import RequestedTools
 from ....dialects.responses.stored_response import StoredResponse, to_raw
 from ....pipeline.driver import BatchStream
 from ....store import Append, Change, CommitConflict, Item, Key, Put, Store
-from ...call_admission import AdmittedCall, admit_call, build_header
+from ...call_admission import (
+    AdmittedCall,
+    admit_call,
+    build_header,
+    check_tool_caller,
+    list_requested_tools,
+)
 from ...call_reading import LARGE_BODY
 from ...reply_persistence import ReplyPersistence
 from ...request_context import RequestContext
 from ...responder import log, wrap_unexpected_error
+from ...tool_journal import ToolJournal
 from .conversation_locks import ConversationLock, ConversationLocks
 from .history import (
     CONVERSATION_KIND,
@@ -46,6 +55,8 @@ class ResponseTurn:
     history: the history that the turn continues.
     response_store: None if the response is not stored.
     conversation_lock: released at the end of the turn.
+    journal: the progress of a background response that can be continued after a restart;
+        None for others.
     """
 
     def __init__(
@@ -55,7 +66,9 @@ class ResponseTurn:
         admitted: AdmittedCall,
         response_store: ResponseStore | None,
         conversation_lock: ConversationLock | None = None,
+        journal: ToolJournal | None = None,
     ) -> None:
+        self.journal = journal
         self.responses_call = responses_call
         self.history = history
         self.admitted = admitted
@@ -132,6 +145,9 @@ class ResponseTurn:
 
     def record_sampled_ids(self, reply: Reply) -> None:
         """Record the sampled token ids if the engine reports them."""
+        if self.admitted.tool_loop is not None:
+            self._sampled_ids = self.admitted.tool_loop.sampled_ids
+            return
         prompt_ids = self.admitted.run.find_resume_ids()
         tokens = reply.choices[0].tokens
         self._sampled_ids = (
@@ -174,6 +190,20 @@ class _TurnEnd(ReplyPersistence):
 
     def close(self, _: BaseException | None, /) -> None:
         self._turn.release_conversation()
+
+
+class ResumedResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What another process has stored of a response that this one continues.
+
+    last_position: as in `ResponseHistory`.
+    lists: the tools that servers have listed for it.
+    """
+
+    id: str
+    created: int
+    last_position: int | None
+    lists: tuple[ToolList, ...]
+    journal: ToolJournal
 
 
 class ResponseStore:
@@ -240,10 +270,12 @@ async def open_turn(
     conversation_locks: ConversationLocks,
     *,
     local_history: ResponseHistory | None = None,
+    resumed: ResumedResponse | None = None,
 ) -> ResponseTurn:
     """Load the history and admit the call; return the turn, ready to iterate.
 
     local_history: the last turn on this WebSocket.
+    resumed: what another process has stored of the response.
 
     Raises:
         RequestError: the request is invalid.
@@ -271,19 +303,30 @@ async def open_turn(
     call = msgspec.structs.replace(responses_call.call, warnings=warnings)
     responses_call = msgspec.structs.replace(responses_call, call=call)
     header = responses_call.id.apply_to(build_header(context, responses_call.call))
+    if resumed is not None:
+        header = msgspec.structs.replace(header, id=resumed.id, created=resumed.created)
     # Locked before the history is read, so that no other response is appended before
     # this one.
     conversation_lock = conversation_locks.acquire(owner, responses_call.conversation)
     try:
         responses_call, history = await prepend_history(
-            context, responses_call, local_history=local_history
+            context, responses_call, local_history=local_history, resumed=resumed
         )
+        journal: ToolJournal | None = None
+        if responses_call.tools is not None:
+            lists = () if resumed is None else resumed.lists
+            responses_call = await attach_tools(
+                context, responses_call, responses_call.tools, lists
+            )
+            if responses_call.durable_body is not None:
+                journal = ToolJournal() if resumed is None else resumed.journal
         return ResponseTurn(
             responses_call,
             history,
-            await admit_call(context, responses_call.call, header),
+            await admit_call(context, responses_call.call, header, journal),
             response_store,
             conversation_lock,
+            journal,
         )
     # Also after a disconnect, which cancels the task: otherwise the conversation would
     # stay locked.
@@ -293,16 +336,41 @@ async def open_turn(
         raise
 
 
+async def attach_tools(
+    context: RequestContext,
+    responses_call: ResponsesCall,
+    tools: RequestedTools,
+    lists: tuple[ToolList, ...] = (),
+) -> ResponsesCall:
+    """Return the call with the tools of its MCP servers. Servers list them now, unless
+    the history or `lists` has their lists.
+
+    Raises:
+        RequestError: a server cannot be used here.
+        ClientGone: the client has disconnected.
+    """
+    listed = {tool_list.server for tool_list in lists}
+    servers = tuple(server for server in tools.unlisted if server.label not in listed)
+    check_tool_caller(context, tuple(tools.plan.servers.values()))
+    if context.service.tool_servers is None:
+        servers = tuple(tools.plan.servers.values())
+    new = await list_requested_tools(context, servers) if servers else ()
+    return responses_call.with_tool_lists((*lists, *new))
+
+
 async def prepend_history(
     context: RequestContext,
     responses_call: ResponsesCall,
     *,
     local_history: ResponseHistory | None = None,
+    resumed: ResumedResponse | None = None,
 ) -> tuple[ResponsesCall, ResponseHistory]:
     """Return the call with its history prepended, and the history."""
     store = context.service.store
     owner = context.caller.owner
     history = await load_history(store, owner, responses_call, local_history)
+    if resumed is not None and responses_call.conversation is not None:
+        history = history.cut_after(resumed.last_position)
     input = await resolve_references(store, owner, responses_call.input, history)
 
     def prepend() -> ResponsesCall:

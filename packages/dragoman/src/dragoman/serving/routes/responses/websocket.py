@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
@@ -17,6 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ....core.errors import AuthenticationError, DragomanError, Overloaded, RequestError
 from ....core.events import ChoiceFinished, Event, FinishReason
+from ....core.fair_shares import compute_allowance
 from ....dialects.responses.websocket_frames import (
     ClientFrame,
     read_frame,
@@ -74,7 +76,8 @@ class ResponsesWebSocket:
         self._service = service
         self._policy = policy
         self._conversation_locks = conversation_locks
-        self._open_count = 0
+        self._open_counts: Counter[str] = Counter()
+        """Open connections of each owner."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = build_http_request(scope, receive, ignore_disconnect, self._service, self.envelope)
@@ -85,16 +88,16 @@ class ResponsesWebSocket:
             self._policy.check_headers(http.headers)
             self._policy.check_origin(http.headers, self.access)
             caller = self._policy.keyring.authenticate(http.headers, self.access)
-            if self._open_count >= self._service.options.max_sockets:
-                raise Overloaded("There are too many WebSockets; retry later, or use HTTP.")
+            self._check_limit(caller.owner)
             http.record.owner = caller.owner
+            http.body_memory.owner = caller.owner
             http = replace(http, caller=caller)
         except DragomanError as error:
             await reject_handshake(scope, send, *http.render_error(error))
             return
         # No await since the check of the limit, so concurrent handshakes cannot exceed
         # it.
-        self._open_count += 1
+        self._open_counts[caller.owner] += 1
         try:
             await send(
                 {"type": "websocket.accept", "headers": [(b"x-request-id", http.id.encode())]}
@@ -107,7 +110,15 @@ class ResponsesWebSocket:
                 watch_pending(connection.note_pending)
             await connection()
         finally:
-            self._open_count -= 1
+            self._open_counts[caller.owner] -= 1
+
+    def _check_limit(self, owner: str) -> None:
+        """Raise Overloaded if the limit or the owner's share of it is reached."""
+        counts = self._open_counts
+        owners = self._policy.keyring.owners
+        allowance = compute_allowance(self._service.options.max_sockets, owner, owners, counts)
+        if counts[owner] >= allowance:
+            raise Overloaded("There are too many WebSockets; retry later, or use HTTP.")
 
 
 async def reject_handshake(

@@ -2,7 +2,8 @@
 // document is interpreted as HTML.
 
 const $ = (id) => document.getElementById(id);
-const METHODS = ["get", "post", "put", "patch", "delete"];
+// A path's POST comes first: it is what most readers look for.
+const METHODS = ["post", "get", "put", "patch", "delete"];
 let api = { paths: {}, components: {} };
 let operations = [];
 
@@ -97,16 +98,93 @@ function example(schema, depth = 0) {
   return { string: "", integer: 0, number: 0, boolean: false, null: null }[found.type] ?? null;
 }
 
+const base = new URL(".", document.baseURI).href.replace(/\/$/, "");
+
+// The text of an example of the request's body, or null.
+function exampleBody(operation) {
+  const json = operation.value.requestBody?.content["application/json"];
+  return json ? JSON.stringify(example(json.schema.anyOf?.[0] ?? json.schema), null, 2) : null;
+}
+
 function curl(operation) {
-  const base = new URL(".", document.baseURI).href.replace(/\/$/, "");
   const lines = [`curl ${operation.method === "get" ? "" : `-X ${operation.method.toUpperCase()} `}'${base}${operation.path}'`];
   if ($("key").value) lines.push("-H 'Authorization: Bearer KEY'");
-  const json = operation.value.requestBody?.content["application/json"];
-  if (json) {
-    const body = JSON.stringify(example(json.schema.anyOf?.[0] ?? json.schema), null, 2).replaceAll("'", "'\\''");
-    lines.push("-H 'Content-Type: application/json'", `-d '${body}'`);
-  }
+  const body = exampleBody(operation);
+  if (body !== null) lines.push("-H 'Content-Type: application/json'", `-d '${body.replaceAll("'", "'\\''")}'`);
   return lines.join(" \\\n  ");
+}
+
+// A form that sends the request to this server, and shows the response as it arrives.
+function tryOut(operation) {
+  const { method, path, value } = operation;
+  const parameters = (value.parameters ?? []).map(resolve).filter((one) => one.in !== "cookie");
+  const inputs = parameters.map((one) => [one, make("input", { autocomplete: "off", ...(one.required ? { required: "" } : {}) })]);
+  const body = exampleBody(operation);
+  const area = make("textarea", { rows: "8", spellcheck: "false" });
+  area.value = body ?? "";
+  const status = make("p", { role: "status" });
+  const output = make("pre", { tabindex: "0", hidden: "" });
+  const stop = make("button", { type: "button", hidden: "" }, "Stop");
+  let running = null;
+  async function send() {
+    running?.abort();
+    const mine = running = new AbortController();
+    stop.onclick = () => mine.abort();
+    stop.hidden = false;
+    output.hidden = true;
+    status.textContent = "Sending …";
+    const query = new URLSearchParams();
+    const headers = {};
+    let target = path;
+    for (const [one, input] of inputs) {
+      if (one.in === "path") target = target.replace(`{${one.name}}`, input.value.split("/").map(encodeURIComponent).join("/"));
+      else if (input.value && one.in === "query") query.append(one.name, input.value);
+      else if (input.value) headers[one.name] = input.value;
+    }
+    if ($("key").value) headers.Authorization = `Bearer ${$("key").value}`;
+    if (body !== null) headers["Content-Type"] = "application/json";
+    const started = performance.now();
+    try {
+      const response = await fetch(base + target + (query.size ? `?${query}` : ""),
+        { method: method.toUpperCase(), headers, body: body === null ? undefined : area.value, signal: mine.signal });
+      status.textContent = `${response.status} ${response.statusText} · ${response.headers.get("content-type") ?? "no content"}`;
+      await showResponse(response, output);
+      status.textContent += ` · ${Math.round(performance.now() - started)} ms`;
+    } catch (error) {
+      status.textContent = error.name === "AbortError" ? "Stopped." : `The server cannot be reached: ${error.message}`;
+    }
+    if (running === mine) stop.hidden = true;
+  }
+  const fieldsOf = (test) => inputs.filter(([one]) => test(one)).map(([one, input]) => make("label", {}, one.name, input));
+  const headerFields = fieldsOf((one) => one.in === "header");
+  const form = make("form", { class: "try" },
+    ...fieldsOf((one) => one.in !== "header"),
+    body === null ? null : make("label", {}, "Body", area),
+    headerFields.length ? make("details", {}, make("summary", {}, "Headers"), ...headerFields) : null,
+    make("p", {}, make("button", {}, "Send"), " ", stop), status, output);
+  form.addEventListener("submit", (event) => { event.preventDefault(); send(); });
+  return make("details", { class: "outer" }, make("summary", {}, "Try it"), form);
+}
+
+const MAX_SHOWN = 200_000;
+
+async function showResponse(response, output) {
+  const type = response.headers.get("content-type") ?? "";
+  if (!/json|text|xml/.test(type)) return;
+  output.hidden = false;
+  const shown = new Text();
+  output.replaceChildren(shown);
+  if (type.startsWith("application/json")) {
+    const text = await response.text();
+    try {
+      shown.data = JSON.stringify(JSON.parse(text), null, 2).slice(0, MAX_SHOWN);
+    } catch {
+      shown.data = text.slice(0, MAX_SHOWN);
+    }
+    return;
+  }
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let next; !(next = await reader.read()).done;) if (shown.length < MAX_SHOWN) shown.appendData(next.value);
 }
 
 function parametersOf(operation) {
@@ -132,7 +210,9 @@ function open(operation) {
     make("h2", {}, make("span", { class: "method" }, method.toUpperCase()), path),
     make("p", {}, value.summary, " ", make("span", { class: "tag" }, value["x-dragoman-access"] ?? "")),
     value.description ? make("p", {}, value.description) : "",
-    make("pre", {}, curl(operation)),
+    make("pre", { tabindex: "0" }, curl(operation)),
+    // Uploads are forms of several parts, and a WebSocket is no request.
+    ...(value.requestBody && exampleBody(operation) === null ? [] : [tryOut(operation)]),
     ...parametersOf(operation),
     ...(value.requestBody ? [make("h3", {}, "Request"), ...contentOf(value.requestBody.content)] : []),
     ...responses);
@@ -140,7 +220,8 @@ function open(operation) {
 }
 
 function openFromHash() {
-  const operation = operations.find((one) => `#${one.value.operationId}` === location.hash) ?? operations[0];
+  const operation = operations.find((one) => `#${one.value.operationId}` === location.hash)
+    ?? operations.find(({ method }) => method === "post") ?? operations[0];
   if (!operation) return;
   open(operation);
   for (const link of $("list").querySelectorAll("a")) {
@@ -156,7 +237,7 @@ function list() {
   const words = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
   const shown = operations.filter((operation) => matches(operation, words));
   const tags = [...new Set(shown.map((operation) => operation.value.tags[0]))];
-  $("list").replaceChildren(...tags.flatMap((tag) => [make("h3", {}, tag),
+  $("list").replaceChildren(...tags.flatMap((tag) => [make("h2", {}, tag),
     ...shown.filter((operation) => operation.value.tags[0] === tag).map((operation) =>
       make("a", { href: `#${operation.value.operationId}`, title: operation.value.summary },
         make("span", { class: "method" }, operation.method.toUpperCase()), operation.path))]));
@@ -186,6 +267,8 @@ async function load() {
 }
 
 $("search").addEventListener("input", list);
+// Enter changes the value first.
+$("access").addEventListener("submit", (event) => event.preventDefault());
 $("key").addEventListener("change", load);
 addEventListener("hashchange", () => { openFromHash(); $("operation").focus(); });
 load();

@@ -1,0 +1,1 @@
+"""Servers whose tools this server calls itself, such as those of MCP."""

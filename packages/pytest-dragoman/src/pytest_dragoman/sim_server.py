@@ -1,0 +1,50 @@
+"""The fixture `dragoman_sim`: a simulated vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dragoman
+
+from .app_server import AppServer, build_environment
+from .event_loop_thread import EventLoopThread
+
+
+class SimulatedServer:
+    """A simulated vLLM of the package dragoman-sim on a free port: text, timing, metrics
+    and routes are those of a server with a GPU.
+    """
+
+    def __init__(self, loop_thread: EventLoopThread, settings: Mapping[str, Any]) -> None:
+        """Start the server.
+
+        Args:
+            loop_thread: runs it.
+            settings: those of `dragoman serve sim`, with underscores.
+
+        Raises:
+            SettingsError: dragoman-sim is not installed, or a setting is invalid.
+        """
+        options: dict[str, Any] = {"store": "memory", "access_log": False, **settings}
+        app = dragoman.create_app("sim", **options)
+        self._server = AppServer(app, app.lifespan, loop_thread)
+
+    @property
+    def base_url(self) -> str:
+        """The address without `/v1`."""
+        return self._server.base_url
+
+    @property
+    def openai_base_url(self) -> str:
+        """The base URL of OpenAI's SDK, with `/v1`."""
+        return f"{self.base_url}/v1"
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variables by which SDKs and agents find the server, with API keys."""
+        return build_environment(self.base_url)
+
+    def close(self) -> None:
+        """Stop the server."""
+        self._server.close()
