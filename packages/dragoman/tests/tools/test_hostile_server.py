@@ -236,14 +236,23 @@ async def test_tool_server_log_is_limited(caplog: pytest.LogCaptureFixture) -> N
     assert "too long" in messages[1]
 
 
+async def test_tool_server_long_message_survives_cancelled_call() -> None:
+    arguments = json.dumps({"city": "x" * 9_000_000})
+    servers = build_servers("deaf", call_timeout=0.3)
+    async with run_servers(servers), servers.open(SERVER) as server:
+        for each in ("{}", arguments):
+            with pytest.raises(ToolServerError) as raised:
+                await server.call("look", each, timeout=TIMEOUT)
+            # The cancellation of the first is sent while the second is being written.
+            assert raised.value.kind is ToolServerErrorKind.TIMEOUT
+
+
 async def test_tool_server_deaf_program_is_started_again() -> None:
     arguments = json.dumps({"city": "x" * 9_000_000})
     servers = build_servers("deaf", call_timeout=0.01)
     async with run_servers(servers), servers.open(SERVER) as server:
-        with pytest.raises(ToolServerError) as raised:
-            await server.call("look", "{}", timeout=TIMEOUT)
-        with pytest.raises(ToolServerError) as raised:
-            await server.call("look", arguments, timeout=TIMEOUT)
-        assert raised.value.kind is ToolServerErrorKind.TIMEOUT
+        for _ in range(2):
+            with pytest.raises(ToolServerError):
+                await server.call("look", arguments, timeout=TIMEOUT)
         # The first program would never answer.
         assert [tool.name for tool in await server.list_tools()] == ["look"]

@@ -24,8 +24,8 @@ MAX_UNMATCHED = 10_000
 forever.
 """
 MAX_UNREAD = 8 * 1024 * 1024
-"""Maximum bytes that a program may leave unread besides one message: calls that time out
-would collect them without end.
+"""Maximum bytes that a program may leave unread besides the longest message: calls that
+time out would collect them without end.
 """
 MAX_LOG_LINES = 100
 """Maximum lines a minute of a program's standard error that are logged: the arguments of
@@ -76,6 +76,7 @@ class StdioTransport:
         self._logger: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[McpMessage]] = {}
         self._n_unmatched = 0
+        self._longest_unread = 0
         self._closing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -123,12 +124,17 @@ class StdioTransport:
         process = self._process
         if self.is_closed or process is None or process.stdin is None:
             raise _build_end_error()
-        if process.stdin.transport.get_write_buffer_size() > MAX_UNREAD:
+        n_unread = process.stdin.transport.get_write_buffer_size()
+        if not n_unread:
+            self._longest_unread = 0
+        # A program may still read a long message when another call sends or is cancelled.
+        if n_unread - self._longest_unread > MAX_UNREAD:
             self.is_closed = True
             self._kill_group(process)
             raise ToolServerError(
                 ToolServerErrorKind.CONNECTION, "The program does not read its input."
             )
+        self._longest_unread = max(self._longest_unread, len(message) + 1)
         process.stdin.write(message + b"\n")
         try:
             await process.stdin.drain()
