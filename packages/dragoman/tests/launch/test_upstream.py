@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args, get_type_hints
+
 import pytest
 
-from dragoman.engines.upstream import UpstreamEngine
+from dragoman.engines.upstream import KINDS, UpstreamEngine
 from dragoman.launch import build_models
+from dragoman.launch.engines.upstream.settings import UpstreamSettings
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError
 
@@ -13,6 +16,10 @@ SETTINGS = Settings().replace(
     model="http://a/v1,http://b/v1/", upstream_kind="vllm", upstream_model="m", max_model_len=99
 )
 GOOGLE = "https://generativelanguage.googleapis.com"
+
+
+def test_upstream_kind_setting_accepts_every_kind() -> None:
+    assert get_args(get_type_hints(UpstreamSettings)["upstream_kind"]) == ("auto", *KINDS)
 
 
 def test_upstream_with_configured_values_is_not_queried() -> None:

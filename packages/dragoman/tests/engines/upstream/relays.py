@@ -49,7 +49,7 @@ def build_engine(
     urls: the upstreams' URLs, without the API's version.
     """
     sleep = config.pop("sleep", sleep_forever)
-    version = "/v1beta" if kind == "gemini" else "/v1"
+    version = KINDS[kind].api.version or "/v1"
     upstreams = config.pop("upstreams", tuple(Upstream(url + version) for url in urls))
     return UpstreamEngine(
         UpstreamConfig(

@@ -68,8 +68,8 @@ from dragoman.core.request import (
 from dragoman.engines.upstream import KINDS, ModelTasks, Upstream, UpstreamDefaults, discover
 from dragoman.engines.upstream.gemini_events import GeminiEventReader
 from dragoman.engines.upstream.gemini_request import encode_gemini_request
-from dragoman.engines.upstream.server_kinds import find_kind_by_host
-from dragoman.engines.upstream.shared_encoding import UpstreamRequest
+from dragoman.engines.upstream.server_kinds import find_kind_by_url
+from dragoman.engines.upstream.upstream_request import UpstreamRequest
 from tests.pictures import PIXEL
 
 KIND = KINDS["gemini"]
@@ -509,8 +509,8 @@ def test_discover_reads_google_list_of_models(name: str | None) -> None:
         ("http://a:8000/v1", None),
     ],
 )
-def test_find_kind_by_host_knows_gemini_urls(url: str, kind: str | None) -> None:
-    found = find_kind_by_host(url)
+def test_find_kind_by_url_knows_gemini_urls(url: str, kind: str | None) -> None:
+    found = find_kind_by_url(url)
     assert (found and found.name) == kind
 
 

@@ -11,7 +11,6 @@ from tests.engines.upstream.relays import VLLM
 from tests.engines.upstream.test_warnings import CHUNKS, NAME, relaying, streaming
 
 from dragoman.engines.upstream import KINDS
-from dragoman.engines.upstream.server_kinds import Wire
 from dragoman.serving.serving_options import ServingOptions
 
 
@@ -24,8 +23,7 @@ def render_stream(*events: dict[str, Any]) -> bytes:
 
 TEXT = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "A"}]}
 STREAMS = {
-    Wire.CHAT: CHUNKS,
-    Wire.MESSAGES: render_stream(
+    "anthropic": render_stream(
         {"type": "message_start", "message": {"usage": {"input_tokens": 1}}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         {
@@ -41,7 +39,7 @@ STREAMS = {
         },
         {"type": "message_stop"},
     ),
-    Wire.RESPONSES: render_stream(
+    "responses": render_stream(
         {"type": "response.created", "response": {"status": "in_progress"}},
         {"type": "response.output_item.added", "output_index": 0, "item": {**TEXT, "content": []}},
         {"type": "response.output_text.delta", "output_index": 0, "delta": "A"},
@@ -55,7 +53,7 @@ STREAMS = {
             },
         },
     ),
-    Wire.GEMINI: b"data: %b\n\n"
+    "gemini": b"data: %b\n\n"
     % json.dumps(
         {
             "candidates": [
@@ -65,7 +63,7 @@ STREAMS = {
         }
     ).encode(),
 }
-GENERATING = [name for name, kind in KINDS.items() if kind.parameters]
+GENERATING = [name for name, kind in KINDS.items() if kind.generates]
 USER = {"role": "user", "content": "hi"}
 STOP = {"role": "user", "content": "stop that"}
 
@@ -208,7 +206,7 @@ async def forward(
     def handle(request: httpx2.Request) -> httpx2.Response | None:
         if request.method == "POST":
             received.update(json.loads(request.content))
-        return streaming(STREAMS[KINDS[kind].wire])(request)
+        return streaming(STREAMS.get(kind, CHUNKS))(request)
 
     async with relaying(handle, options, kind) as client:
         answer = await client.post(path, json={"model": "m", "max_tokens": 2048, **body})

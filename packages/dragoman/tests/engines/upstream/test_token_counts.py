@@ -52,7 +52,7 @@ from dragoman.serving.request_log import RequestLogLine
 from dragoman.store import MemoryStore
 from dragoman.testing.engine_under_test import build_conversation, build_terms
 
-GENERATING = [name for name in KINDS if name != "tei"]
+GENERATING = [name for name, kind in KINDS.items() if kind.generates]
 WORDS = [f"w{number:03} " for number in range(900)]
 TEXT = "".join(WORDS)
 ASK: dict[str, Any] = {
@@ -158,9 +158,8 @@ def build_gemini(pieces: Iterable[str], *, counts: bool) -> list[bytes]:
     ]
 
 
-WIRES = {
-    "chat": build_chat,
-    "messages": build_messages,
+BUILDERS = {
+    "anthropic": build_messages,
     "responses": build_responses,
     "gemini": build_gemini,
 }
@@ -175,7 +174,7 @@ async def serving(
     counts: the upstream reports usage.
     hangs: the upstream never sends the end of its answer.
     """
-    packets = WIRES[KINDS[kind].wire](pieces, counts=counts)
+    packets = BUILDERS.get(kind, build_chat)(pieces, counts=counts)
     stream = Pieces(*packets[:-1], None) if hangs else Pieces(*packets)
 
     def answer(_: httpx2.Request) -> httpx2.Response:

@@ -5,10 +5,12 @@ All APIs of this server work with it.
 """
 
 from .control import UpstreamControl
-from .discovery import DiscoveredModel, ModelTasks, discover
+from .discovery import DiscoveredModel, discover
 from .engine import UpstreamConfig, UpstreamEngine
-from .server_kinds import KINDS, ServerKind, Wire, find_kind_by_host
-from .shared_encoding import UpstreamDefaults
+from .server_kind import ServerKind
+from .server_kinds import KINDS, find_kind_by_url
+from .upstream_models import ModelTasks
+from .upstream_request import UpstreamDefaults
 from .upstream_server import Upstream
 
 __all__ = [
@@ -21,7 +23,6 @@ __all__ = [
     "UpstreamControl",
     "UpstreamDefaults",
     "UpstreamEngine",
-    "Wire",
     "discover",
-    "find_kind_by_host",
+    "find_kind_by_url",
 ]

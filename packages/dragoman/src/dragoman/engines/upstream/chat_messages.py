@@ -26,7 +26,7 @@ from ...core.message import (
     build_misplaced_error,
 )
 from ...core.reasoning_details import build_reasoning_detail
-from .server_kinds import ServerKind
+from .server_kind import ServerKind
 
 
 def encode_messages(messages: Sequence[Message], kind: ServerKind) -> list[dict[str, Any]]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -19,42 +17,20 @@ from dragoman_http import (
 
 from ...core.encoder_requests import EncodingTask
 from ...core.errors import EngineError
-from .gemini_request import name_model
-from .server_kinds import KINDS, ServerKind, find_kind, find_kind_by_host
+from .anthropic_kind import ANTHROPIC
+from .server_kind import ServerKind
+from .server_kinds import find_kind, find_kind_by_url
+from .upstream_models import ModelQueries, ModelTasks, UpstreamModel
 from .upstream_server import Upstream, build_auth_headers
 
-T = TypeVar("T")
 _TIMEOUT = 10.0
 """Seconds for a connection, and without any byte of a response."""
-_MAX_BODY_BYTES = 64 << 20
-"""Of a list of models."""
 
 
-class ModelTasks(Struct, frozen=True):
-    """The tasks of a model.
+class DiscoveredModel(UpstreamModel, frozen=True, kw_only=True):
+    """A model of an upstream, and the kind of its server."""
 
-    generates: whether it generates text.
-    encoding: its other tasks, in addition to generation or instead of it.
-    """
-
-    generates: bool = True
-    encoding: frozenset[EncodingTask] = frozenset()
-
-
-class DiscoveredModel(Struct, frozen=True):
-    """A model of an upstream.
-
-    max_model_len: context length in tokens; None if the upstream does not report it.
-    adapters: names of its loaded LoRA adapters.
-    max_tokens: most output tokens; None if the upstream does not report it.
-    """
-
-    model: str
     kind: ServerKind
-    max_model_len: int | None
-    tasks: ModelTasks = ModelTasks()
-    adapters: tuple[str, ...] = ()
-    max_tokens: int | None = None
 
 
 class _Meta(Struct):
@@ -86,25 +62,6 @@ class _Models(Struct):
     data: list[_Model]
 
 
-class _GeminiModel(Struct):
-    """A model in Google's list. name: begins with `models/`."""
-
-    name: str
-    inputTokenLimit: int | None = None
-    outputTokenLimit: int | None = None
-    supportedGenerationMethods: list[str] = []
-
-
-class _GeminiModels(Struct):
-    models: list[_GeminiModel]
-
-
-class _TeiInfo(Struct):
-    model_id: str
-    model_type: dict[str, object]
-    max_input_length: int | None = None
-
-
 def discover(
     upstream: Upstream,
     model: str | None,
@@ -122,13 +79,19 @@ def discover(
     """
     # Before any request: Anthropic's API rejects requests without its version header,
     # even for the list of models.
-    kind = kind or find_kind_by_host(upstream.url)
+    kind = kind or find_kind_by_url(upstream.url)
     with BlockingHttpClient(transport or HttpClient(ClientTimeouts(_TIMEOUT, _TIMEOUT))) as client:
-        queries = _Queries(client, build_auth_headers(upstream, kind))
-        if kind is KINDS["tei"]:
-            return _discover_tei(upstream, model, tasks, queries)
-        if kind is KINDS["gemini"]:
-            return _discover_gemini(upstream, model, tasks, queries)
+        queries = ModelQueries(client, upstream.url, build_auth_headers(upstream, kind))
+        if kind is not None and kind.find_model is not None:
+            found = kind.find_model(model, tasks, queries)
+            return DiscoveredModel(
+                found.model,
+                found.max_model_len,
+                found.tasks,
+                found.adapters,
+                found.max_tokens,
+                kind=kind,
+            )
         url = f"{upstream.url}/models"
         purpose = "list models as OpenAI's API does"
         try:
@@ -136,12 +99,12 @@ def discover(
         except EngineError:
             if kind is not None or not _speaks_anthropic(url, queries):
                 raise
-            kind = KINDS["anthropic"]
-            queries = _Queries(client, build_auth_headers(upstream, kind))
+            kind = ANTHROPIC
+            queries = ModelQueries(client, upstream.url, build_auth_headers(upstream, kind))
             models = queries.fetch(url, _Models, purpose).data
         listed = next((candidate for candidate in models if model in (None, candidate.id)), None)
         if listed is None:
-            raise _build_unlisted_error(upstream, model, [candidate.id for candidate in models])
+            raise queries.build_unlisted_error(model, [candidate.id for candidate in models])
         # Only Anthropic lists models without OpenAI's fields; servers with both APIs
         # have them.
         if (
@@ -150,7 +113,7 @@ def discover(
             and listed.object is None
             and listed.owned_by is None
         ):
-            kind = KINDS["anthropic"]
+            kind = ANTHROPIC
         kind = kind or find_kind(listed.owned_by or "")
         limit = listed.max_model_len or listed.max_input_tokens
         if limit is None and listed.meta is not None:
@@ -164,7 +127,7 @@ def discover(
         elif tasks is None:
             tasks = _try_tasks(upstream, listed.id, kind, queries)
     adapters = tuple(candidate.id for candidate in models if candidate.parent == listed.id)
-    return DiscoveredModel(listed.id, kind, limit, tasks, adapters, listed.max_tokens)
+    return DiscoveredModel(listed.id, limit, tasks, adapters, listed.max_tokens, kind=kind)
 
 
 class _AnthropicErrorDetail(Struct):
@@ -177,39 +140,7 @@ class _AnthropicError(Struct, tag_field="type", tag="error"):
     error: _AnthropicErrorDetail
 
 
-class _Queries:
-    """Queries to a server, with the headers of its kind."""
-
-    def __init__(self, client: BlockingHttpClient, headers: dict[str, str]) -> None:
-        self._client = client
-        self._headers = headers
-
-    def send(
-        self, method: str, url: str, fields: dict[str, object] | None = None
-    ) -> tuple[int, bytes]:
-        """Return the status and the body of a response. Raises HttpClientError."""
-        headers = self._headers
-        body = b""
-        if fields is not None:
-            headers = {**headers, "content-type": "application/json"}
-            body = msgspec.json.encode(fields)
-        with self._client.send(method, url, headers, body) as response:
-            return response.status, response.read_all(_MAX_BODY_BYTES)
-
-    def fetch(self, url: str, type: type[T], purpose: str) -> T:
-        try:
-            status, body = self.send("GET", url)
-        except (HttpClientError, ValueError) as error:
-            raise EngineError(f"{url} cannot be reached: {error}") from None
-        if status != 200:
-            raise EngineError(f"{url} returned HTTP {status}")
-        try:
-            return msgspec.json.decode(body, type=type)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise EngineError(f"{url} does not {purpose}") from None
-
-
-def _speaks_anthropic(url: str, queries: _Queries) -> bool:
+def _speaks_anthropic(url: str, queries: ModelQueries) -> bool:
     """Whether a server rejects an OpenAI-style request with Anthropic's error envelope,
     since it lacks its headers.
     """
@@ -224,56 +155,9 @@ def _speaks_anthropic(url: str, queries: _Queries) -> bool:
     return False
 
 
-def _discover_tei(
-    upstream: Upstream, model: str | None, tasks: ModelTasks | None, queries: _Queries
-) -> DiscoveredModel:
-    # TEI's own routes are at the root, its OpenAI-compatible ones below `/v1`.
-    url = f"{upstream.url.removesuffix('/v1')}/info"
-    info = queries.fetch(url, _TeiInfo, "describe a model as Text Embeddings Inference does")
-    by_type = {"embedding": EncodingTask.EMBEDDINGS, "reranker": EncodingTask.SCORING}
-    encoding = frozenset(task for name, task in by_type.items() if name in info.model_type)
-    if tasks is None and not encoding:
-        raise EngineError(
-            f"{url}: the model neither embeds nor reranks: {', '.join(info.model_type)}"
-        )
-    return DiscoveredModel(
-        model or info.model_id,
-        KINDS["tei"],
-        info.max_input_length,
-        tasks or ModelTasks(False, encoding),
-    )
-
-
-def _discover_gemini(
-    upstream: Upstream, model: str | None, tasks: ModelTasks | None, queries: _Queries
-) -> DiscoveredModel:
-    url = f"{upstream.url}/models?pageSize=1000"
-    models = queries.fetch(url, _GeminiModels, "list models as Gemini's API does").models
-    wanted = None if model is None else name_model(model)
-    listed = next((candidate for candidate in models if wanted in (None, candidate.name)), None)
-    if listed is None:
-        raise _build_unlisted_error(upstream, model, [candidate.name for candidate in models])
-    methods = listed.supportedGenerationMethods
-    if tasks is None and "embedContent" in methods:
-        encoding = frozenset({EncodingTask.EMBEDDINGS})
-        tasks = ModelTasks("generateContent" in methods, encoding)
-    return DiscoveredModel(
-        model or listed.name.removeprefix("models/"),
-        KINDS["gemini"],
-        listed.inputTokenLimit,
-        tasks or ModelTasks(),
-        max_tokens=listed.outputTokenLimit,
-    )
-
-
-def _build_unlisted_error(
-    upstream: Upstream, model: str | None, names: Sequence[str]
-) -> EngineError:
-    listed = ", ".join(names[:20])
-    return EngineError(f"{upstream.url} has no model {model!r}. It has: {listed or 'none'}")
-
-
-def _try_tasks(upstream: Upstream, model: str, kind: ServerKind, queries: _Queries) -> ModelTasks:
+def _try_tasks(
+    upstream: Upstream, model: str, kind: ServerKind, queries: ModelQueries
+) -> ModelTasks:
     """Find the tasks of a server of one model by trying embeddings and scores.
 
     Other servers are not tried, since they may bill the request or load a model for it.

@@ -7,47 +7,32 @@ import binascii
 import math
 import sys
 from array import array
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from ...core.encoder_requests import Embeddings, TextEmbedRequest
 from ...core.errors import EngineError, Unsupported
-from .gemini_request import build_model_path, name_model
-from .server_kinds import ServerKind, Wire
-from .shared_encoding import UpstreamRequest, encode_body
-
-T = TypeVar("T")
+from .encoder_wire import EncoderUsage, check_no_truncation, count_tokens, decode_response
+from .server_kind import ServerKind
+from .upstream_request import UpstreamRequest, encode_body
 
 LARGE_BODY = 64 * 1024
 """Size in bytes above which a response is decoded on a thread."""
 
 
-class EmbeddingUsage(Struct, frozen=True):
-    prompt_tokens: int | None = None
-    total_tokens: int | None = None
+class Vector(Struct, frozen=True):
+    """One vector. embedding: float32 in Base64, or the numbers."""
 
-
-class _Vector(Struct, frozen=True):
     embedding: str | list[float]
     index: int | None = None
 
 
-class _Vectors(Struct, frozen=True):
-    data: list[_Vector]
-    usage: EmbeddingUsage = EmbeddingUsage()
+class Vectors(Struct, frozen=True):
+    """The response of `/embeddings`."""
 
-
-class _GeminiVector(Struct, frozen=True):
-    values: list[float]
-
-
-class _GeminiVectors(Struct, frozen=True):
-    embeddings: list[_GeminiVector]
-
-    def convert(self) -> _Vectors:
-        return _Vectors([_Vector(each.values) for each in self.embeddings])
+    data: list[Vector]
+    usage: EncoderUsage = EncoderUsage()
 
 
 def encode_embed_request(
@@ -58,8 +43,6 @@ def encode_embed_request(
     """
     texts = request.texts
     inputs = texts.inputs
-    if kind.wire is Wire.GEMINI:
-        return _encode_gemini(request, model)
     # Base64 takes 5.3 characters per float32 number, and needs no parsing of decimal
     # numbers.
     body: dict[str, Any] = {
@@ -81,24 +64,11 @@ def encode_embed_request(
         if not texts.add_special_tokens:
             body["add_special_tokens"] = False
     else:
-        _check_no_options(request)
+        check_no_options(request)
     return UpstreamRequest("/embeddings", encode_body(body))
 
 
-def _encode_gemini(request: TextEmbedRequest, model: str) -> UpstreamRequest:
-    _check_no_options(request)
-    name = name_model(model)
-    shortened = {} if request.dimensions is None else {"outputDimensionality": request.dimensions}
-    requests: list[dict[str, Any]] = []
-    for text in request.texts.inputs:
-        if not isinstance(text, str):
-            raise Unsupported("The upstream embeds texts, not token ids.", param="input")
-        requests.append({"model": name, "content": {"parts": [{"text": text}]}, **shortened})
-    path = f"{build_model_path(model)}:batchEmbedContents"
-    return UpstreamRequest(path, encode_body({"requests": requests}))
-
-
-def _check_no_options(request: TextEmbedRequest) -> None:
+def check_no_options(request: TextEmbedRequest) -> None:
     """Raise Unsupported for options that only vLLM's servers have."""
     texts = request.texts
     if request.normalize is False:
@@ -117,11 +87,11 @@ def decode_embeddings(body: bytes, request: TextEmbedRequest, kind: ServerKind) 
     """Decode the vectors. Raises EngineError for an invalid response, Unsupported if
     `dimensions` was ignored.
     """
-    answer = (
-        decode_response(body, _GeminiVectors).convert()
-        if kind.wire is Wire.GEMINI
-        else decode_response(body, _Vectors)
-    )
+    return build_embeddings(decode_response(body, Vectors), request, kind)
+
+
+def build_embeddings(answer: Vectors, request: TextEmbedRequest, kind: ServerKind) -> Embeddings:
+    """Check the vectors and put them in order. Raises as `decode_embeddings`."""
     if len(answer.data) != len(request.texts.inputs):
         raise EngineError(
             f"The upstream returned {len(answer.data)} vectors for {len(request.texts.inputs)} "
@@ -162,25 +132,6 @@ def decode_embeddings(body: bytes, request: TextEmbedRequest, kind: ServerKind) 
     return Embeddings(vectors, dimensions, count_tokens(answer.usage))
 
 
-def check_no_truncation(truncate: int | None) -> None:
-    """Raise Unsupported for a truncation to a number of tokens.
-
-    -1 passes: it only permits truncation to the context, and an upstream that does not
-    truncate rejects longer texts.
-    """
-    if truncate is not None and truncate >= 0:
-        raise Unsupported(
-            "The upstream does not truncate to a number of tokens.", param="truncate_prompt_tokens"
-        )
-
-
-def decode_response(body: bytes, type: type[T]) -> T:
-    try:
-        return msgspec.json.decode(body, type=type)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise EngineError("The upstream sent an invalid response.") from None
-
-
 def _pack(numbers: array[float]) -> bytes:
     """Pack float32 numbers in little-endian order."""
     if sys.byteorder == "big":
@@ -194,7 +145,3 @@ def _normalize(vector: bytes) -> bytes:
         numbers.byteswap()
     length = math.hypot(*numbers)
     return vector if length == 0 else _pack(array("f", [number / length for number in numbers]))
-
-
-def count_tokens(usage: EmbeddingUsage) -> int:
-    return usage.prompt_tokens or usage.total_tokens or 0

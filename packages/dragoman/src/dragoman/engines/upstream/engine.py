@@ -49,8 +49,7 @@ from ...core.request import Conversation, GenerateRequest
 from ...core.tokenizer import RemoteTokens
 from ...core.trace_context import SpanContext
 from ...core.transcription import TranscribeRequest, TranscriptEvent
-from .chunk_reader import ChunkReader
-from .embeddings import LARGE_BODY, decode_embeddings, encode_embed_request
+from .embeddings import LARGE_BODY
 from .errors import (
     MAX_ERROR_BODY,
     ConnectionClosed,
@@ -59,21 +58,15 @@ from .errors import (
     parse_error,
 )
 from .event_stream import EventStream, StreamReader, read_body
-from .gemini_events import GeminiEventReader
-from .gemini_request import encode_count_tokens_request, encode_gemini_request
-from .messages_events import MessageEventReader
-from .messages_request import encode_count_request, encode_messages_request
-from .openai_request import encode_detokenize_request, encode_request, encode_tokenize_request
+from .openai_request import encode_detokenize_request, encode_tokenize_request
 from .request_warnings import RequestWarnings
-from .responses_events import ResponseEventReader
-from .responses_request import encode_input_tokens_request, encode_responses_request
-from .scores import decode_scores, encode_score_requests
-from .server_kinds import ServerKind, Wire
-from .shared_encoding import UpstreamDefaults, UpstreamRequest
+from .scores import decode_scores
+from .server_kind import ServerKind
 from .transcriptions import TranscriptReader, encode_transcription_request
 from .upstream_pool import UpstreamPool, build_prefix
+from .upstream_request import UpstreamDefaults, UpstreamRequest
 from .upstream_server import Upstream, build_auth_headers
-from .wire import DetokenizedPrompt, TokenCountResponse, TokensResponse
+from .wire import DetokenizedPrompt, TokensResponse
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -83,17 +76,6 @@ log = logging.getLogger(__name__)
 MAX_JSON_BODY = 64 * 1024 * 1024
 """Limit of a non-streamed response, bytes."""
 _WARNINGS_HEADER = "x-dragoman-warnings"
-_ENCODERS = {
-    Wire.CHAT: encode_request,
-    Wire.MESSAGES: encode_messages_request,
-    Wire.RESPONSES: encode_responses_request,
-    Wire.GEMINI: encode_gemini_request,
-}
-_COUNT_ENCODERS = {
-    Wire.MESSAGES: encode_count_request,
-    Wire.RESPONSES: encode_input_tokens_request,
-    Wire.GEMINI: encode_count_tokens_request,
-}
 
 
 class UpstreamConfig(Struct, frozen=True):
@@ -148,8 +130,8 @@ class UpstreamEngine:
             kind.max_logprobs,
             config.native_tools,
             config.native_reasoning,
-            verifies_reasoning=kind.wire is not Wire.CHAT or kind.has_reasoning_details,
-            has_one_choice=kind.wire is not Wire.CHAT,
+            verifies_reasoning=kind.api.verifies_reasoning or kind.has_reasoning_details,
+            has_one_choice=kind.api.has_one_choice,
         )
 
     @property
@@ -204,10 +186,10 @@ class UpstreamEngine:
         tokenize.
         """
         config = self._config
-        if (encode := _COUNT_ENCODERS.get(config.kind.wire)) is not None:
-            count_request = encode(request, config.kind, config.model)
+        if (counting := config.kind.api.counting) is not None:
+            count_request = counting.encode(request, config.kind, config.model)
             answer = await self._fetch(
-                count_request, build_prefix(request.prompt), TokenCountResponse, request.trace
+                count_request, build_prefix(request.prompt), counting.response, request.trace
             )
             return answer.count
         self._check_tokenizes()
@@ -265,16 +247,16 @@ class UpstreamEngine:
 
     async def embed_texts(self, request: TextEmbedRequest) -> Embeddings:
         """Implements `TextEncoder`."""
-        config = self._config
+        kind = self._config.kind
         # Embeddings have no prefix cache to hit: with the whole body as the prefix,
         # requests spread over all upstreams.
-        upstream_request = encode_embed_request(request, config.kind, config.model)
+        upstream_request = kind.api.encode_embeddings(request, kind, self._config.model)
         body = await self._fetch_body(upstream_request, upstream_request.body, request.trace)
-        return await _run_if_large(len(body), decode_embeddings, body, request, config.kind)
+        return await _run_if_large(len(body), kind.api.decode_embeddings, body, request, kind)
 
     async def score_texts(self, pairs: TextPairs) -> RelevanceScores:
         """Implements `TextEncoder`."""
-        requests = encode_score_requests(pairs, self._config.kind, self._config.model)
+        requests = self._config.kind.encode_scores(pairs, self._config.model)
         bodies = [
             await self._fetch_body(request, request.body, pairs.trace) for request in requests
         ]
@@ -361,7 +343,7 @@ class UpstreamEngine:
         self, request: GenerateRequest, deliver: EventDelivery | None
     ) -> AsyncGenerator[Event]:
         config = self._config
-        upstream_request = _ENCODERS[config.kind.wire](
+        upstream_request = config.kind.api.encode(
             request, config.kind, config.model, config.defaults
         )
         prefix = build_prefix(request.prompt)
@@ -414,22 +396,14 @@ class UpstreamEngine:
             )
 
     async def _build_reader(self, request: GenerateRequest, prefix: bytes) -> StreamReader:
-        prompt = request.prompt
-        match self._config.kind.wire:
-            case Wire.MESSAGES:
-                return MessageEventReader(self._new_id)
-            case Wire.RESPONSES:
-                return ResponseEventReader(self._new_id)
-            case Wire.GEMINI:
-                return GeminiEventReader(self._new_id)
-            case _ if request.return_prompt and isinstance(prompt, tuple):
-                detokenize_request = encode_detokenize_request(self._config.model, prompt)
-                detokenized = await self._fetch(
-                    detokenize_request, prefix, DetokenizedPrompt, request.trace
-                )
-                return ChunkReader(request, self._new_id, detokenized.prompt)
-            case _:
-                return ChunkReader(request, self._new_id)
+        prompt_text = None
+        if request.return_prompt and isinstance(request.prompt, tuple):
+            detokenize_request = encode_detokenize_request(self._config.model, request.prompt)
+            detokenized = await self._fetch(
+                detokenize_request, prefix, DetokenizedPrompt, request.trace
+            )
+            prompt_text = detokenized.prompt
+        return self._config.kind.api.create_reader(request, self._new_id, prompt_text)
 
     @asynccontextmanager
     async def _open_response(

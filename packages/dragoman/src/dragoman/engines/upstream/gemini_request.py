@@ -40,18 +40,16 @@ from ...core.request import (
     StringChoices,
 )
 from .chat_messages import build_media_url
-from .server_kinds import ServerKind
+from .server_kind import ServerKind
 from .shared_encoding import (
-    UpstreamDefaults,
-    UpstreamRequest,
     encode_arguments,
-    encode_body,
     merge_sampling,
     require_conversation,
     resolve_max_tokens,
     to_raw,
     warn_of_history,
 )
+from .upstream_request import UpstreamDefaults, UpstreamRequest, encode_body
 
 _PREFIXES = ("models/", "tunedModels/")
 _LEVELS = {"minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM", "high": "HIGH"}

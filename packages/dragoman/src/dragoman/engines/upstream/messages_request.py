@@ -32,12 +32,9 @@ from ...core.message import (
 )
 from ...core.request import Conversation, GenerateRequest, JsonSchema
 from .chat_messages import build_media_url
-from .server_kinds import ServerKind
+from .server_kind import ServerKind
 from .shared_encoding import (
-    UpstreamDefaults,
-    UpstreamRequest,
     encode_arguments,
-    encode_body,
     merge_sampling,
     require_conversation,
     resolve_max_tokens,
@@ -45,6 +42,7 @@ from .shared_encoding import (
     to_raw,
     warn_of_history,
 )
+from .upstream_request import UpstreamDefaults, UpstreamRequest, encode_body
 
 log = logging.getLogger(__name__)
 

@@ -32,16 +32,14 @@ from ...core.request import (
     StringChoices,
 )
 from .chat_messages import encode_messages, find_omissions
-from .server_kinds import ServerKind
+from .server_kind import ServerKind
 from .shared_encoding import (
-    UpstreamDefaults,
-    UpstreamRequest,
-    encode_body,
     merge_sampling,
     resolve_max_tokens,
     select_tools,
     to_raw,
 )
+from .upstream_request import UpstreamDefaults, UpstreamRequest, encode_body
 
 Fields = Iterator[tuple[str, Any]]
 

@@ -28,17 +28,15 @@ from ...core.message import (
 )
 from ...core.request import AnyJsonObject, Conversation, GenerateRequest, JsonSchema
 from .chat_messages import build_media_url, state_failure
-from .server_kinds import ServerKind
+from .server_kind import ServerKind
 from .shared_encoding import (
-    UpstreamDefaults,
-    UpstreamRequest,
-    encode_body,
     merge_sampling,
     require_conversation,
     resolve_max_tokens,
     to_raw,
     warn_of_names,
 )
+from .upstream_request import UpstreamDefaults, UpstreamRequest, encode_body
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,8 @@ from msgspec import Struct
 
 from ...core.encoder_requests import RelevanceScores, TextPairs
 from ...core.errors import EngineError, Unsupported
-from .embeddings import EmbeddingUsage, check_no_truncation, count_tokens, decode_response
-from .server_kinds import ServerKind
-from .shared_encoding import UpstreamRequest, encode_body
+from .encoder_wire import EncoderUsage, check_no_truncation, count_tokens, decode_response
+from .upstream_request import UpstreamRequest, encode_body
 
 
 class _Score(Struct, frozen=True):
@@ -28,55 +27,28 @@ class _Scores(Struct, frozen=True):
 
     data: list[_Score] | None = None
     results: list[_Score] | None = None
-    usage: EmbeddingUsage | None = None
+    usage: EncoderUsage | None = None
 
 
-def encode_score_requests(
-    pairs: TextPairs, kind: ServerKind, model: str
-) -> tuple[UpstreamRequest, ...]:
-    """Encode the pairs: one request, or one per query if the upstream only reranks.
-    Raises Unsupported.
+def encode_score_request(pairs: TextPairs, model: str) -> tuple[UpstreamRequest, ...]:
+    """Encode the pairs for vLLM's `/score`, which takes them all."""
+    queries = pairs.queries[0] if len(pairs.queries) == 1 else pairs.queries
+    fields = {
+        "max_tokens_per_query": pairs.max_query_tokens,
+        "max_tokens_per_doc": pairs.max_document_tokens,
+        "truncate_prompt_tokens": pairs.truncate,
+        "use_activation": pairs.activation,
+    }
+    body: dict[str, Any] = {"model": model, "queries": queries, "documents": pairs.documents}
+    body |= {name: value for name, value in fields.items() if value is not None}
+    return (UpstreamRequest("/score", encode_body(body), is_versioned=False),)
+
+
+def encode_rerank_requests(pairs: TextPairs, model: str) -> tuple[UpstreamRequest, ...]:
+    """Encode the pairs for Cohere's and Jina's `/rerank`, one request per query. Raises
+    Unsupported.
     """
-    if kind.has_encoding_options:
-        queries = pairs.queries[0] if len(pairs.queries) == 1 else pairs.queries
-        fields = {
-            "max_tokens_per_query": pairs.max_query_tokens,
-            "max_tokens_per_doc": pairs.max_document_tokens,
-            "truncate_prompt_tokens": pairs.truncate,
-            "use_activation": pairs.activation,
-        }
-        score_body: dict[str, Any] = {
-            "model": model,
-            "queries": queries,
-            "documents": pairs.documents,
-        }
-        score_body |= {name: value for name, value in fields.items() if value is not None}
-        return (UpstreamRequest("/score", encode_body(score_body), is_versioned=False),)
-    for param, limit in (
-        ("max_tokens_per_query", pairs.max_query_tokens),
-        ("max_tokens_per_doc", pairs.max_document_tokens),
-    ):
-        if limit is not None:
-            raise Unsupported("The upstream does not truncate the texts of one side.", param=param)
-    check_no_truncation(pairs.truncate)
-    documents = (
-        [pairs.documents]
-        if len(pairs.queries) == 1
-        else [(document,) for document in pairs.documents]
-    )
-    if kind.has_tei_rerank:
-        options: dict[str, Any] = (
-            {} if pairs.activation is None else {"raw_scores": not pairs.activation}
-        )
-        if pairs.truncate is not None:
-            options["truncate"] = True
-        bodies = [
-            {"query": query, "texts": texts, **options}
-            for query, texts in zip(pairs.queries, documents, strict=True)
-        ]
-        return tuple(
-            UpstreamRequest("/rerank", encode_body(body), is_versioned=False) for body in bodies
-        )
+    rankings = _split_by_query(pairs)
     if pairs.activation is not None:
         raise Unsupported(
             "The upstream controls the activation of scores; `use_activation` cannot be set.",
@@ -87,12 +59,49 @@ def encode_score_requests(
             "/rerank",
             encode_body({"model": model, "query": query, "documents": texts, "top_n": len(texts)}),
         )
-        for query, texts in zip(pairs.queries, documents, strict=True)
+        for query, texts in rankings
     )
 
 
+def encode_tei_rerank_requests(pairs: TextPairs, _: str) -> tuple[UpstreamRequest, ...]:
+    """Encode the pairs for the `/rerank` of Text Embeddings Inference, one request per
+    query. Raises Unsupported.
+    """
+    rankings = _split_by_query(pairs)
+    options: dict[str, Any] = (
+        {} if pairs.activation is None else {"raw_scores": not pairs.activation}
+    )
+    if pairs.truncate is not None:
+        options["truncate"] = True
+    return tuple(
+        UpstreamRequest(
+            "/rerank",
+            encode_body({"query": query, "texts": texts, **options}),
+            is_versioned=False,
+        )
+        for query, texts in rankings
+    )
+
+
+def _split_by_query(pairs: TextPairs) -> list[tuple[str, tuple[str, ...]]]:
+    """Return each query with its texts. Raises Unsupported for limits, which no
+    `/rerank` has.
+    """
+    for param, limit in (
+        ("max_tokens_per_query", pairs.max_query_tokens),
+        ("max_tokens_per_doc", pairs.max_document_tokens),
+    ):
+        if limit is not None:
+            raise Unsupported("The upstream does not truncate the texts of one side.", param=param)
+    check_no_truncation(pairs.truncate)
+    if len(pairs.queries) == 1:
+        return [(pairs.queries[0], pairs.documents)]
+    texts = ((document,) for document in pairs.documents)
+    return list(zip(pairs.queries, texts, strict=True))
+
+
 def decode_scores(bodies: list[bytes], pairs: TextPairs) -> RelevanceScores:
-    """Decode the responses to `encode_score_requests`. Raises EngineError for an
+    """Decode the responses. Raises EngineError for an
     invalid one.
     """
     expected = len(pairs.documents) if len(bodies) == 1 else 1

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
-from ...core.errors import RequestError, Unsupported
+from ...core.errors import Unsupported
 from ...core.message import (
     CustomTool,
     Message,
@@ -22,43 +21,13 @@ from ...core.request import (
     GenerateRequest,
     SamplingOptions,
 )
-from .server_kinds import ServerKind
+from .server_kind import ServerKind
+from .upstream_request import UpstreamDefaults
 
 INVALID_JSON_KEY = "INVALID_JSON"
 """Anthropic's convention for arguments that are not a JSON object: they are sent as the
 value of this key.
 """
-
-
-class UpstreamRequest(Struct, frozen=True):
-    """A request to POST.
-
-    path: relative to the base URL.
-    is_versioned: whether the path is below the API's version, `/v1`.
-    warnings: for the client, about changed or omitted parts of the request.
-    content_type: of the body.
-    """
-
-    path: str
-    body: bytes
-    is_versioned: bool = True
-    warnings: tuple[str, ...] = ()
-    content_type: str = "application/json"
-
-
-class UpstreamDefaults(Struct, frozen=True):
-    """This server's defaults for fields that a request does not set."""
-
-    sampling: SamplingOptions = SamplingOptions()
-    max_tokens: int | None = None
-
-
-def encode_body(body: dict[str, Any]) -> bytes:
-    """Encode a body as JSON. Raises RequestError for text that is not valid Unicode."""
-    try:
-        return msgspec.json.encode(body)
-    except UnicodeEncodeError:
-        raise RequestError("The request contains text that is not valid Unicode.") from None
 
 
 def require_conversation(request: GenerateRequest, kind: ServerKind) -> Conversation:

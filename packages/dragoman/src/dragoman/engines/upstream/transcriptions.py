@@ -27,8 +27,8 @@ from ...core.transcription import (
 )
 from .errors import build_event_error, read_error, read_error_event
 from .event_decoding import build_decoder, decode_data
-from .server_kinds import ServerKind, Wire
-from .shared_encoding import UpstreamRequest
+from .server_kind import ServerKind
+from .upstream_request import UpstreamRequest
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -136,7 +136,7 @@ def encode_transcription_request(
 
     boundary: separates the parts of the form; may not occur in the audio.
     """
-    if kind.wire not in (Wire.CHAT, Wire.RESPONSES) or kind.has_tei_rerank:
+    if not kind.has_audio:
         raise Unsupported("This model's upstream has no API for audio.", param="model")
     is_timed = request.has_segments or request.has_words
     # Subtitles are rendered here: of the formats with times, every server has this one.
@@ -154,7 +154,7 @@ def encode_transcription_request(
         fields.append(("include[]", "logprobs"))
     if request.is_streamed:
         fields.append(("stream", "true"))
-        if kind.name == "vllm":
+        if kind.has_audio_usage:
             fields.append(("stream_include_usage", "true"))
     fields += request.chunking
     task = "transcriptions" if request.task is SpeechTask.TRANSCRIBE else "translations"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from .server_kinds import ServerKind, Wire
-
-ANTHROPIC_VERSION = "2023-06-01"
+from .server_kind import ServerKind
 
 
 class Upstream(Struct, frozen=True):
@@ -26,12 +24,13 @@ class Upstream(Struct, frozen=True):
 
 
 def build_auth_headers(upstream: Upstream, kind: ServerKind | None = None) -> dict[str, str]:
-    """Build the authentication headers for an upstream of this kind, with Anthropic's
-    version header.
+    """Build the authentication headers for an upstream of this kind, with the headers
+    that its API always needs.
     """
-    if kind is not None and kind.wire is Wire.GEMINI:
-        return {} if upstream.key is None else {"x-goog-api-key": upstream.key}
-    if kind is not None and kind.wire is Wire.MESSAGES:
-        key_header = {} if upstream.key is None else {"x-api-key": upstream.key}
-        return {"anthropic-version": ANTHROPIC_VERSION, **key_header}
-    return {} if upstream.key is None else {"authorization": f"Bearer {upstream.key}"}
+    headers = {} if kind is None else dict(kind.api.headers)
+    name = None if kind is None else kind.api.key_header
+    if upstream.key is None:
+        return headers
+    if name is None:
+        return {**headers, "authorization": f"Bearer {upstream.key}"}
+    return {**headers, name: upstream.key}

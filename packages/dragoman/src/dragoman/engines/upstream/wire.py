@@ -234,20 +234,9 @@ class UpstreamErrorBody(Struct, frozen=True, gc=False):
     code: str | int | None = None
 
 
-class TokenCountResponse(Struct, frozen=True):
-    """The count of a prompt's tokens.
-
-    input_tokens: in `/messages/count_tokens` and `/responses/input_tokens`.
-    total_tokens: in Gemini's `countTokens`.
+class InputTokens(Struct, frozen=True):
+    """The count of a prompt's tokens, in `/messages/count_tokens` and
+    `/responses/input_tokens`.
     """
 
-    input_tokens: int | None = None
-    total_tokens: int | None = field(name="totalTokens", default=None)
-
-    def __post_init__(self) -> None:
-        if self.input_tokens is None and self.total_tokens is None:
-            raise ValueError("it has no count")
-
-    @property
-    def count(self) -> int:
-        return self.input_tokens or self.total_tokens or 0
+    count: int = field(name="input_tokens")

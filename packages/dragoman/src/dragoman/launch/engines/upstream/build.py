@@ -24,9 +24,8 @@ from ....engines.upstream import (
     UpstreamControl,
     UpstreamDefaults,
     UpstreamEngine,
-    Wire,
     discover,
-    find_kind_by_host,
+    find_kind_by_url,
 )
 from ....parsers import registry
 from ....pipeline.engine_backends import EventBackend, TextEncoderBackend
@@ -73,8 +72,7 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
         if value is not None
     }
     max_tokens = sampling.pop("max_new_tokens", None)
-    if discovered.kind.wire is Wire.MESSAGES:
-        # The Messages API requires a limit.
+    if discovered.kind.api.requires_max_tokens:
         max_tokens = max_tokens or discovered.max_tokens
     if "top_k" in sampling:
         # -1 disables the limit in a generation_config.json, as 0 does here.
@@ -125,12 +123,10 @@ def _build_upstreams(settings: UpstreamSettings, urls: list[str]) -> tuple[Upstr
             or any(character.isspace() for character in url)
         ):
             raise ValueError(f"an upstream URL must have the form http://HOST:PORT/v1, not {url}")
-    # Anthropic's and Google's SDKs append the version to their base URL, so users often
-    # configure only the host.
-    versions = {Wire.MESSAGES: "/v1", Wire.GEMINI: "/v1beta"}
+    # Users often configure only the host, as for the SDKs of some vendors.
     kinds = [_find_kind(settings, url) for url in urls]
     urls = [
-        url if urlsplit(url).path or kind is None else url + versions.get(kind.wire, "")
+        url if urlsplit(url).path or kind is None else url + kind.api.version
         for url, kind in zip(urls, kinds, strict=True)
     ]
     weights = [float(weight) for text in settings.upstream_weight for weight in text.split(",")]
@@ -174,12 +170,12 @@ def _discover(settings: UpstreamSettings, upstreams: tuple[Upstream, ...]) -> Di
             "generate" in names, frozenset(task for task in encoding_tasks if task is not None)
         )
     if kind is not None and settings.upstream_model is not None:
-        if tasks is None and kind.has_tei_rerank:
+        if tasks is None and not kind.generates:
             raise ValueError(
                 "--upstream-task: set `embed` or `score`, as an upstream of this kind does not "
                 "generate"
             )
-        return DiscoveredModel(settings.upstream_model, kind, None, tasks or ModelTasks())
+        return DiscoveredModel(settings.upstream_model, tasks=tasks or ModelTasks(), kind=kind)
     for upstream in upstreams[:-1]:
         try:
             return discover(upstream, settings.upstream_model, kind=kind, tasks=tasks)
@@ -191,4 +187,4 @@ def _discover(settings: UpstreamSettings, upstreams: tuple[Upstream, ...]) -> Di
 
 
 def _find_kind(settings: UpstreamSettings, url: str) -> ServerKind | None:
-    return KINDS.get(settings.upstream_kind) or find_kind_by_host(url)
+    return KINDS.get(settings.upstream_kind) or find_kind_by_url(url)

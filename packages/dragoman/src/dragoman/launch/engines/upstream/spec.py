@@ -32,7 +32,7 @@ def describe_capabilities() -> Mapping[str, CapabilityRange]:
     supported = {
         f"upstream: {kind.name}": Capabilities(kind.features, kind.parameters)
         for kind in KINDS.values()
-        if kind.parameters
+        if kind.generates
     }
     return {name: CapabilityRange(each, each) for name, each in supported.items()}
 
