@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import click
@@ -26,9 +26,12 @@ from dragoman.commands.foreign_flags import ASK_FLAGS, SERVE_FLAGS
 from dragoman.core.capabilities import Capabilities, Feature
 from dragoman.core.errors import ContextTooLong, DragomanError, MethodNotAllowed, RequestError
 from dragoman.core.request import GenerationLimits, SamplingOptions
+from dragoman.dialects.anthropic.errors import ANTHROPIC_ERRORS
 from dragoman.dialects.interfaces import Profile, ReaderOptions
+from dragoman.dialects.openai_errors import OPENAI_ERRORS
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.dialects.registry import list_parameters
+from dragoman.dialects.tgi.errors import TGI_ERRORS
 from dragoman.launch import build_models
 from dragoman.launch.engine_registry import list_engines
 from dragoman.parsers.call_families import CALL_FAMILIES
@@ -45,7 +48,6 @@ from dragoman.pipeline.call_terms import CallTerms
 from dragoman.pipeline.capability_checks import check_request
 from dragoman.pipeline.request_metrics import ModelMetrics
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.error_envelope import ANTHROPIC, OPENAI, TGI
 from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.route import Route
 from dragoman.serving.routes.responses.websocket import ResponsesWebSocket
@@ -66,6 +68,10 @@ SPECS = sorted(list_engines(), key=lambda spec: (spec.name != "tiny", spec.name)
 """All engines; the one of the embedded model first."""
 ENGINES = tuple(spec.name for spec in SPECS if not spec.needs_argument)
 """Those that need no model."""
+
+
+PARAMETERS = tuple(dict.fromkeys(row.dialect for row in list_parameters()))
+"""The names of the dialects' tables of parameters."""
 
 
 def parameters(dialect: str) -> Iterable[str]:
@@ -336,10 +342,11 @@ def errors() -> Iterable[str]:
         error = _EXAMPLES[kind]() if kind in _EXAMPLES else kind("m")
         bodies = {
             each.name: json.loads(each.render(error, "r", Profile.OPENAI))
-            for each in (OPENAI, ANTHROPIC, TGI)
+            for each in (OPENAI_ERRORS, ANTHROPIC_ERRORS, TGI_ERRORS)
         }
-        anthropic = f"{ANTHROPIC.map_status(error)} `{bodies[ANTHROPIC.name]['error']['type']}`"
-        tgi = f"{TGI.map_status(error)} `{bodies[TGI.name]['error_type']}`"
+        type = bodies[ANTHROPIC_ERRORS.name]["error"]["type"]
+        anthropic = f"{ANTHROPIC_ERRORS.map_status(error)} `{type}`"
+        tgi = f"{TGI_ERRORS.map_status(error)} `{bodies[TGI_ERRORS.name]['error_type']}`"
         retry = "" if error.retry_after is None else ", `Retry-After`"
         code = f"`{error.code}`" if error.code else ""
         text = inspect.cleandoc(kind.__dict__.get("__doc__") or "").partition("\n\n")[0]
@@ -347,7 +354,7 @@ def errors() -> Iterable[str]:
         about = f"`{kind.__name__}`" + (
             "" if not text or re.match(r"\w+: ", text) else f": {_cell(text)}"
         )
-        openai = bodies[OPENAI.name]["error"]["type"]
+        openai = bodies[OPENAI_ERRORS.name]["error"]["type"]
         yield f"| {about} | {error.status}{retry} | {code} | `{openai}` | {anthropic} | {tgi} |"
 
 
@@ -471,38 +478,7 @@ def agents() -> Iterable[str]:
 
 
 TABLES: dict[str, Callable[[], Iterable[str]]] = {
-    "chat": lambda: parameters("chat"),
-    "completions": lambda: parameters("completions"),
-    "responses": lambda: parameters("responses"),
-    "messages": lambda: parameters("messages"),
-    "count_tokens": lambda: parameters("count_tokens"),
-    "embeddings": lambda: parameters("embeddings"),
-    "cohere_embed": lambda: parameters("cohere_embed"),
-    "rerank": lambda: parameters("rerank"),
-    "score": lambda: parameters("score"),
-    "decisions": lambda: parameters("decisions"),
-    "systemone": lambda: parameters("systemone"),
-    "llama_cpp_completion": lambda: parameters("llama_cpp_completion"),
-    "llama_cpp_infill": lambda: parameters("llama_cpp_infill"),
-    "generate": lambda: parameters("generate"),
-    "sampling_params": lambda: parameters("sampling_params"),
-    "sglang": lambda: parameters("sglang"),
-    "sglang_params": lambda: parameters("sglang_params"),
-    "tgi": lambda: parameters("tgi"),
-    "tgi_params": lambda: parameters("tgi_params"),
-    "ollama_chat": lambda: parameters("ollama_chat"),
-    "ollama_generate": lambda: parameters("ollama_generate"),
-    "ollama_options": lambda: parameters("ollama_options"),
-    "ollama_embed": lambda: parameters("ollama_embed"),
-    "ollama_embeddings": lambda: parameters("ollama_embeddings"),
-    "ollama_model": lambda: parameters("ollama_model"),
-    "gemini": lambda: parameters("gemini"),
-    "gemini_config": lambda: parameters("gemini_config"),
-    "gemini_count": lambda: parameters("gemini_count"),
-    "gemini_embed": lambda: parameters("gemini_embed"),
-    "gemini_batch_embed": lambda: parameters("gemini_batch_embed"),
-    "tokenize": lambda: parameters("tokenize"),
-    "detokenize": lambda: parameters("detokenize"),
+    **{dialect: partial(parameters, dialect) for dialect in PARAMETERS},
     "agents": agents,
     "engines": engines,
     "routes": routes,

@@ -1328,8 +1328,8 @@ MUTANTS = (
     Mutant(
         "Anthropic's clients get OpenAI's format on a path that both share (ours, seen with "
         "Anthropic's Files)",
-        "packages/dragoman/src/dragoman/dialects/anthropic/files.py",
-        'return "anthropic-version" in headers',
+        "packages/dragoman/src/dragoman/dialects/error_envelope.py",
+        "return any(name in headers for name in self.client_headers)",
         "return False",
         ("packages/dragoman/tests/serving/test_anthropic_files.py",),
     ),

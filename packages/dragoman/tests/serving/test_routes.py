@@ -10,19 +10,17 @@ import httpx2
 import pytest
 from tests.serving.harness import ServerHarness, build_server
 
+from dragoman.dialects.anthropic.errors import ANTHROPIC_ERRORS
+from dragoman.dialects.gemini.errors import GEMINI_ERRORS
+from dragoman.dialects.ollama.errors import OLLAMA_ERRORS
+from dragoman.dialects.openai_errors import OPENAI_ERRORS
+from dragoman.dialects.registry import BY_CLIENT, ENVELOPES
+from dragoman.dialects.responses.errors import RESPONSES_ERRORS
+from dragoman.dialects.tgi.errors import TGI_ERRORS
 from dragoman.launch import build_models
 from dragoman.pipeline.request_metrics import ModelMetrics
 from dragoman.serving.auth import Access
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.error_envelope import (
-    ANTHROPIC,
-    BY_CLIENT,
-    GEMINI,
-    OLLAMA,
-    OPENAI,
-    RESPONSES,
-    TGI,
-)
 from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.route import Route
 from dragoman.serving.routes.table import Features, build_routes
@@ -38,7 +36,6 @@ def build_table() -> dict[str, tuple[Route, ...]]:
 
 TABLE = build_table()
 ROUTES = [route for routes in TABLE.values() for route in routes]
-ENVELOPES = (OPENAI, RESPONSES, ANTHROPIC, OLLAMA, GEMINI, TGI, BY_CLIENT)
 FROM_ANTHROPIC = {"anthropic-version": "2023-06-01"}
 USER = {"authorization": "Bearer user"}
 ADMIN = {"authorization": "Bearer root"}
@@ -83,11 +80,11 @@ def find_format(answer: httpx2.Response) -> str:
 
 
 FORMATS = {
-    **{envelope.name: "OpenAI" for envelope in (OPENAI, RESPONSES, BY_CLIENT)},
-    ANTHROPIC.name: "Anthropic",
-    OLLAMA.name: "Ollama",
-    GEMINI.name: "Gemini",
-    TGI.name: "TGI",
+    **{envelope.name: "OpenAI" for envelope in (OPENAI_ERRORS, RESPONSES_ERRORS, BY_CLIENT)},
+    ANTHROPIC_ERRORS.name: "Anthropic",
+    OLLAMA_ERRORS.name: "Ollama",
+    GEMINI_ERRORS.name: "Gemini",
+    TGI_ERRORS.name: "TGI",
 }
 
 
@@ -95,7 +92,7 @@ def test_routes_declare_access_and_envelope():
     assert len(ROUTES) > 80
     for route in ROUTES:
         assert isinstance(route.access, Access), route.path
-        assert route.envelope in ENVELOPES, route.path
+        assert route.envelope in (*ENVELOPES, BY_CLIENT), route.path
         assert route.operations, route.path
     assert all(TABLE.values())
 
@@ -107,12 +104,12 @@ def test_routes_have_unique_paths():
 
 def test_routes_of_dialect_use_envelope_of_dialect():
     below = {
-        "/v1/messages": ANTHROPIC,
-        "/v1/responses": RESPONSES,
-        "/v1/chat": OPENAI,
-        "/v1/conversations": OPENAI,
-        "/api/": OLLAMA,
-        "/v1beta": GEMINI,
+        "/v1/messages": ANTHROPIC_ERRORS,
+        "/v1/responses": RESPONSES_ERRORS,
+        "/v1/chat": OPENAI_ERRORS,
+        "/v1/conversations": OPENAI_ERRORS,
+        "/api/": OLLAMA_ERRORS,
+        "/v1beta": GEMINI_ERRORS,
     }
     for prefix, envelope in below.items():
         chosen = [
@@ -123,7 +120,7 @@ def test_routes_of_dialect_use_envelope_of_dialect():
         ]
         assert chosen
         assert [route.path for route in chosen if route.envelope is not envelope] == []
-    assert {route.path for route in ROUTES if route.envelope is TGI} == {
+    assert {route.path for route in ROUTES if route.envelope is TGI_ERRORS} == {
         "/",
         "/info",
         "/generate_stream",

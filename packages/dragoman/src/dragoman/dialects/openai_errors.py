@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from ..core.errors import DragomanError, RateLimited
+from .error_envelope import ErrorEnvelope
 from .interfaces import Profile
 from .json_encoding import escape_line_breaks, replace_surrogates
 
@@ -70,3 +71,10 @@ def render_openai_error(error: DragomanError, profile: Profile) -> bytes:
         )
     body = OpenAIErrorBody(OpenAIErrorDetail(message, type, param, code))
     return escape_line_breaks(msgspec.json.encode(body))
+
+
+OPENAI_ERRORS = ErrorEnvelope(
+    name="OpenAI",
+    body=OpenAIErrorBody,
+    render=lambda error, _, profile: render_openai_error(error, profile),
+)

@@ -1,11 +1,14 @@
-"""Finds the reader or the writer of a dialect by its name."""
+"""The registry of dialects: readers and writers by name, error envelopes, parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Literal, TypeVar
 
+from msgspec.structs import replace
+
 from .anthropic import MessagesWriter, read_messages
+from .anthropic.errors import ANTHROPIC_ERRORS
 from .anthropic.wire import COUNT_TOKENS, MESSAGES
 from .chat import ChatWriter, read_chat
 from .chat.wire import CHAT
@@ -15,9 +18,11 @@ from .completions.wire import COMPLETIONS
 from .completions.writer import CompletionsWriter
 from .decisions.openai_wire import DECISIONS
 from .decisions.systemone_wire import SYSTEMONE
+from .gemini.errors import GEMINI_ERRORS
 from .gemini.wire import GEMINI, GEMINI_BATCH_EMBED, GEMINI_CONFIG, GEMINI_COUNT, GEMINI_EMBED
 from .interfaces import GenerationCall, Header, ReaderOptions, Writer
 from .llama_cpp.wire import COMPLETION, INFILL
+from .ollama.errors import OLLAMA_ERRORS
 from .ollama.wire import (
     OLLAMA_CHAT,
     OLLAMA_EMBED,
@@ -27,10 +32,13 @@ from .ollama.wire import (
     OLLAMA_OPTIONS,
 )
 from .openai_embeddings import EMBEDDINGS
+from .openai_errors import OPENAI_ERRORS
 from .parameter_table import ParameterSupport
+from .responses.errors import RESPONSES_ERRORS
 from .responses.wire import RESPONSES
 from .scoring import RERANK, SCORE
 from .sglang.wire import SGLANG, SGLANG_PARAMS
+from .tgi.errors import TGI_ERRORS
 from .tgi.wire import TGI, TGI_PARAMS
 from .tokenize import DETOKENIZE, TOKENIZE
 from .vllm_generate.wire import GENERATE, SAMPLING_PARAMS
@@ -127,3 +135,23 @@ _TABLES = (
 def list_parameters() -> tuple[ParameterSupport, ...]:
     """List the support of every parameter of every dialect, for the docs."""
     return tuple(row for table in _TABLES for row in table.rows)
+
+
+ENVELOPES = (
+    OPENAI_ERRORS,
+    RESPONSES_ERRORS,
+    ANTHROPIC_ERRORS,
+    OLLAMA_ERRORS,
+    GEMINI_ERRORS,
+    TGI_ERRORS,
+)
+"""The error envelopes of all dialects."""
+
+BY_CLIENT = replace(
+    OPENAI_ERRORS,
+    name="by client",
+    clients=tuple(envelope for envelope in ENVELOPES if envelope.client_headers),
+)
+"""OpenAI's, or a vendor's own for requests with headers of its clients. Those of OpenAI
+send none.
+"""

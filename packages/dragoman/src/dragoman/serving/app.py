@@ -16,8 +16,10 @@ from .._version import VERSION
 from ..core.errors import NotFound, NotStarted
 from ..core.model_download import ModelPuller
 from ..core.trusted_proxies import TrustedProxies
+from ..dialects.error_envelope import ErrorEnvelope
 from ..dialects.field_errors import abbreviate
 from ..dialects.interfaces import ReaderOptions
+from ..dialects.registry import BY_CLIENT
 from ..dialects.sealing import VerificationMode
 from ..http.asgi_extensions import find_direct_response, find_on_disconnect
 from ..isolation.fair_limiter import FairLimiter
@@ -34,7 +36,6 @@ from .clock import Clock, IdGenerator, RandomIdGenerator, SystemClock
 from .crypto import Sealer
 from .disconnect import ClientGone, with_disconnect_events
 from .endpoint import Endpoint
-from .error_envelope import BY_CLIENT, ErrorEnvelope
 from .handler_result import JsonResponse
 from .host_header import build_allowed_hosts
 from .http_metrics import HttpMetrics

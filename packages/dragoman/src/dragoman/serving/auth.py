@@ -1,5 +1,5 @@
-"""Authentication by API key, with `Authorization: Bearer`, `x-api-key` or
-`x-goog-api-key` on every route.
+"""Authentication by API key, with `Authorization: Bearer` or the header of a dialect, on
+every route.
 
 Each route declares the `Access` that it requires; it is never derived from the text of
 a URL.
@@ -17,10 +17,15 @@ from msgspec import Struct
 from starlette.datastructures import Headers
 
 from ..core.errors import AuthenticationError, PermissionDenied
+from ..dialects.registry import ENVELOPES
 from ..tenants import Tenant, hash_key
 
 MISSING_KEY = (
     "You didn't provide an API key. Send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`."
+)
+
+_KEY_HEADERS = tuple(
+    envelope.key_header for envelope in ENVELOPES if envelope.key_header is not None
 )
 
 REVOKED = "This API key has been revoked."
@@ -178,11 +183,10 @@ class Keyring:
         """
         if self.is_open:
             return ANONYMOUS
-        # Anthropic's SDK sends `x-api-key`, Google's `x-goog-api-key`, OpenAI's a bearer
-        # token, and a request may carry several. All values are read, so that a proxy and
-        # this server cannot disagree on the key.
-        names = ("x-api-key", "x-goog-api-key")
-        keys = [key for name in names for key in headers.getlist(name) if key]
+        # Vendors' SDKs send headers of their own or a bearer token, and a request may
+        # carry several. All values are read, so that a proxy and this server cannot
+        # disagree on the key.
+        keys = [key for name in _KEY_HEADERS for key in headers.getlist(name) if key]
         keys += [key for key in query_keys if key]
         for value in headers.getlist("authorization"):
             scheme, _, key = value.partition(" ")

@@ -14,9 +14,9 @@ from starlette.types import Receive, Scope
 from ..core.errors import (
     MethodNotAllowed,
 )
+from ..dialects.error_envelope import ErrorEnvelope
 from ..http.asgi_extensions import OnDisconnect
 from .access_policy import AccessPolicy
-from .error_envelope import ErrorEnvelope
 from .handler_result import CompleteResponse, HandlerResult, build_response, call_handler
 from .http_metrics import HttpMetrics
 from .http_request import HttpRequest, build_http_request

@@ -13,11 +13,11 @@ from starlette.types import Send
 from ..core.errors import (
     DragomanError,
 )
+from ..dialects.error_envelope import ErrorEnvelope
 from ..http.asgi_extensions import DirectResponse, OnDisconnect
 from ..pipeline.engine_calls import translate_engine_exception
 from .client_warnings import add_warnings
 from .disconnect import ClientGone
-from .error_envelope import ErrorEnvelope
 from .http_request import JSON_CONTENT_TYPE, HttpRequest
 from .replay_responder import ReplayResponder
 from .responder import RawHeaders, Responder, ResponseOutcome, wrap_unexpected_error

@@ -16,13 +16,13 @@ from ..core.errors import (
     MethodNotAllowed,
     UnsupportedMediaType,
 )
+from ..dialects.error_envelope import ErrorEnvelope
 from ..dialects.field_errors import abbreviate
 from ..dialects.interfaces import Profile
 from ..http.asgi_extensions import OnDisconnect
 from .auth import Caller
 from .body_memory import BodyMemoryShare
 from .client_warnings import render_warnings
-from .error_envelope import ErrorEnvelope
 from .request_body import read_body
 from .request_context import RequestHeaders, RequestRecord, TrackedQuery
 from .responder import RawHeaders, ResponseStart

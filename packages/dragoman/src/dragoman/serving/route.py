@@ -7,10 +7,10 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from ..dialects.error_envelope import ErrorEnvelope
 from ..dialects.json_body import JsonBody
 from .api_description import ApiResponse, Form, Query
 from .auth import Access
-from .error_envelope import ErrorEnvelope
 from .handler_result import HandlerResult
 from .http_request import HttpRequest
 
@@ -34,18 +34,15 @@ class RequestCost(StrEnum):
 Handler = Callable[[HttpRequest], Awaitable[HandlerResult]]
 
 
-def choose_by_headers(
-    is_theirs: Callable[[Mapping[str, str]], bool], theirs: Handler, others: Handler
-) -> Handler:
+def choose_by_client(vendor: ErrorEnvelope, theirs: Handler, others: Handler) -> Handler:
     """Return the handler of a path that several vendors have.
 
-    is_theirs: whether the headers are those of one vendor's clients.
-    theirs: handles the requests of these clients.
+    vendor: the vendor whose clients `theirs` answers.
     others: handles all other requests.
     """
 
     async def handle(http: HttpRequest) -> HandlerResult:
-        return await (theirs if is_theirs(http.headers) else others)(http)
+        return await (theirs if vendor.is_sent_by_client(http.headers) else others)(http)
 
     return handle
 

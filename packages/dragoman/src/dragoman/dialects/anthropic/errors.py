@@ -13,9 +13,11 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ...core.errors import ContextTooLong, DragomanError, NotFound, Unsupported
 from ...core.field_names import FieldNames
+from ..error_envelope import ErrorEnvelope
 from ..field_errors import abbreviate
 from ..json_encoding import escape_line_breaks, replace_surrogates
 from ..openai_errors import MAX_MESSAGE
+from ..rate_limit_headers import render_anthropic_rate_limits
 
 OVERLOADED_STATUS = 529
 """Anthropic's status instead of 503."""
@@ -140,3 +142,14 @@ def render_anthropic_error(error: DragomanError, request_id: str | None = None) 
 
 def map_anthropic_status(error: DragomanError) -> int:
     return OVERLOADED_STATUS if error.status == 503 else error.status
+
+
+ANTHROPIC_ERRORS = ErrorEnvelope(
+    name="Anthropic",
+    body=AnthropicErrorBody,
+    render=lambda error, request_id, _: render_anthropic_error(error, request_id),
+    map_status=map_anthropic_status,
+    render_rate_limits=render_anthropic_rate_limits,
+    key_header="x-api-key",
+    client_headers=("anthropic-version",),
+)

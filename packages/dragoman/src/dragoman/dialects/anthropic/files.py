@@ -47,13 +47,6 @@ class FilePage(Struct, frozen=True):
     next_page: str | None
 
 
-def is_anthropic_request(headers: Mapping[str, str]) -> bool:
-    """Whether a request to a path that OpenAI shares is Anthropic's: its clients always
-    send `anthropic-version`.
-    """
-    return "anthropic-version" in headers
-
-
 def read_expiry_seconds(text: str | None) -> int | None:
     """Parse `expires_in_seconds`, which is from one hour to 90 days. Raises
     RequestError.

@@ -6,13 +6,11 @@ from .embeddings import (
     read_embed_content,
     render_gemini_embeddings,
 )
-from .errors import render_gemini_error
 from .model_info import (
     PREFIX,
     GeminiModel,
     GeminiModelList,
     build_model,
-    is_gemini_request,
     render_model_page,
 )
 from .reader import GeminiCountCall, read_count_tokens, read_generate_content
@@ -28,12 +26,10 @@ __all__ = [
     "GeminiRenderOptions",
     "GeminiWriter",
     "build_model",
-    "is_gemini_request",
     "read_batch_embed_contents",
     "read_count_tokens",
     "read_embed_content",
     "read_generate_content",
     "render_gemini_embeddings",
-    "render_gemini_error",
     "render_model_page",
 ]

@@ -10,6 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ...core.errors import DragomanError
 from ...core.field_names import FieldNames
+from ..error_envelope import ErrorEnvelope
 from ..json_encoding import escape_line_breaks, replace_surrogates
 from ..openai_errors import MAX_MESSAGE
 from .wire import GEMINI_SAMPLING
@@ -88,3 +89,13 @@ def render_gemini_error(error: DragomanError) -> bytes:
         error.status, message, _STATUSES.get(error.status, default), details or UNSET
     )
     return escape_line_breaks(msgspec.json.encode(GeminiError(status)))
+
+
+GEMINI_ERRORS = ErrorEnvelope(
+    name="Gemini",
+    body=GeminiError,
+    render=lambda error, _, __: render_gemini_error(error),
+    key_header="x-goog-api-key",
+    key_parameter="key",
+    client_headers=("x-goog-api-key", "x-goog-api-client"),
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -59,11 +59,6 @@ def build_model(
         limit,
         UNSET if capabilities is None else "reasoning" in capabilities,
     )
-
-
-def is_gemini_request(headers: Mapping[str, str]) -> bool:
-    """Whether Google's SDK has sent a request for a path that other vendors have too."""
-    return "x-goog-api-key" in headers or "x-goog-api-client" in headers
 
 
 def render_model_page(

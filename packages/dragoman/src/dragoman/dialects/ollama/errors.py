@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from ...core.errors import DragomanError
 from ...core.field_names import FieldNames
+from ..error_envelope import ErrorEnvelope
 from ..json_encoding import encode_string
 from ..openai_errors import MAX_MESSAGE
 from .wire import OLLAMA_SAMPLING
@@ -29,6 +32,10 @@ OLLAMA_GENERATE_NAMES = FieldNames(
 """The names for /api/generate, whose body has no messages."""
 
 
+class OllamaError(Struct, frozen=True):
+    error: str
+
+
 def render_ollama_error(error: DragomanError) -> bytes:
     """Serialize an error as a response body or a line of a stream."""
     OLLAMA_NAMES.translate(error)
@@ -40,3 +47,8 @@ def render_ollama_error(error: DragomanError) -> bytes:
     if len(message) > MAX_MESSAGE:
         message = message[:MAX_MESSAGE] + "..."
     return b'{"error":%s}' % encode_string(message)
+
+
+OLLAMA_ERRORS = ErrorEnvelope(
+    name="Ollama", body=OllamaError, render=lambda error, _, __: render_ollama_error(error)
+)

@@ -89,7 +89,3 @@ class OllamaProcesses(Struct, frozen=True):
 
 class VersionObject(Struct, frozen=True):
     version: str
-
-
-class OllamaError(Struct, frozen=True):
-    error: str

@@ -9,9 +9,10 @@ from msgspec import Struct
 
 from ...core.errors import ContextTooLong, DragomanError, RateLimited, RequestError
 from ...core.field_names import FieldNames
+from ..error_envelope import ErrorEnvelope
 from ..interfaces import Profile
 from ..json_encoding import encode_string, encode_string_or_null
-from ..openai_errors import render_openai_error
+from ..openai_errors import OpenAIErrorBody, render_openai_error
 
 # This dialect's names of core fields, for errors and warnings that are raised after
 # parsing.
@@ -64,3 +65,10 @@ def render_failure(error: DragomanError) -> bytes:
     else:
         code = b"invalid_prompt" if isinstance(error, RequestError) else b"server_error"
     return b'{"code":"%s","message":%s}' % (code, encode_string(message))
+
+
+RESPONSES_ERRORS = ErrorEnvelope(
+    name="Responses",
+    body=OpenAIErrorBody,
+    render=lambda error, _, profile: render_responses_error(error, profile),
+)

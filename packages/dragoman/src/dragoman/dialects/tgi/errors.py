@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from ...core.errors import DragomanError, RateLimited, RequestError
 from ...core.field_names import FieldNames
+from ..error_envelope import ErrorEnvelope
 from ..json_encoding import escape_line_breaks, replace_surrogates
 from ..openai_errors import MAX_MESSAGE
 from .wire import TGI_SAMPLING
@@ -68,3 +69,11 @@ def map_tgi_status(error: DragomanError) -> int:
     if isinstance(error, RequestError):
         return VALIDATION_STATUS if error.status == 400 else error.status
     return OVERLOADED_STATUS if error.status == 503 else GENERATION_STATUS
+
+
+TGI_ERRORS = ErrorEnvelope(
+    name="TGI",
+    body=TgiError,
+    render=lambda error, _, __: render_tgi_error(error),
+    map_status=map_tgi_status,
+)

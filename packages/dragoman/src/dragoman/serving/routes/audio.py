@@ -32,7 +32,7 @@ from ...dialects.audio import (
     TranslationVerbose,
     read_speech_form,
 )
-from ...dialects.openai_errors import OpenAIErrorBody
+from ...dialects.openai_errors import OPENAI_ERRORS, OpenAIErrorBody
 from ...pipeline.engine_timeout import limit_call_time
 from ...pipeline.served_model import ServedModel
 from ...pipeline.transcription import find_transcriber, transcribe
@@ -41,7 +41,6 @@ from ..call_observer import find_trace, observe_call
 from ..call_reading import build_reader_options
 from ..disconnect import cancel_on_disconnect
 from ..encoding_call import find_model
-from ..error_envelope import OPENAI
 from ..generation_handler import EVENT_STREAM, NO_BUFFERING_HEADERS
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
@@ -57,7 +56,7 @@ MAX_FIELDS = 64
 
 
 def build_routes() -> Sequence[Route]:
-    routes = RouteGroup("Audio", OPENAI)
+    routes = RouteGroup("Audio", OPENAI_ERRORS)
     routes.add(
         "POST",
         "/v1/audio/transcriptions",

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from ...core.errors import Conflict, NotFound
 from ...dialects.field_errors import abbreviate
 from ...dialects.openai_batches import BatchBody, BatchObject, read_batch_request
+from ...dialects.openai_errors import OPENAI_ERRORS
 from ...dialects.pagination import read_page_query
 from ...isolation.fair_limiter import FairLimiter
 from ...store import UNCLAIMED_RUN, CommitConflict, Key, Put, Record, Replace, Store
@@ -19,7 +20,6 @@ from .. import file_store
 from ..api_description import OBJECT_PAGE, PAGE, response
 from ..client_warnings import reject_unknown_fields
 from ..durable_jobs import JobRunner
-from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..internal_client import InternalClient
@@ -41,7 +41,7 @@ def build_routes(new_batches: asyncio.Event) -> Sequence[Route]:
 
     new_batches: set when a batch has been stored.
     """
-    routes = RouteGroup("Batches", OPENAI)
+    routes = RouteGroup("Batches", OPENAI_ERRORS)
     routes.add("GET", "/v1/batches", list_batches, "List batches", OBJECT_PAGE, query=PAGE)
     routes.add(
         "POST",

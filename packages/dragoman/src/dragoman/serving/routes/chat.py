@@ -23,13 +23,12 @@ from ...dialects.chat.stored_chat import (
 from ...dialects.chat.wire import CHAT_REQUEST
 from ...dialects.field_errors import abbreviate
 from ...dialects.interfaces import Header, Writer
-from ...dialects.openai_errors import OpenAIErrorBody
+from ...dialects.openai_errors import OPENAI_ERRORS, OpenAIErrorBody
 from ...dialects.pagination import paginate, read_page_query, render_page, unknown_cursor_error
 from ...store import CommitConflict, Delete, Key, Put, Record, Replace, Store
 from ..api_description import EVENTS, OBJECT_PAGE, PAGE, DeletedObjectResponse, Query, response
 from ..call_admission import admit_call, build_header
 from ..call_reading import read_call
-from ..error_envelope import OPENAI
 from ..generation_handler import build_responder
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
@@ -42,7 +41,7 @@ CHAT_KIND = "chat_completion"
 
 def build_routes() -> Sequence[Route]:
     completion = "/v1/chat/completions/{id}"
-    routes = RouteGroup("Chat Completions", OPENAI)
+    routes = RouteGroup("Chat Completions", OPENAI_ERRORS)
     routes.add(
         "POST",
         "/v1/chat/completions",

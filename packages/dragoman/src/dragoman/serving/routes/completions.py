@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from ...dialects.completions.reader import read_completions
 from ...dialects.completions.response_schemas import TextCompletion, TextCompletionChunk
 from ...dialects.completions.wire import COMPLETION_REQUEST
-from ...dialects.openai_errors import OpenAIErrorBody
+from ...dialects.openai_errors import OPENAI_ERRORS, OpenAIErrorBody
 from ..api_description import EVENTS, response
-from ..error_envelope import OPENAI
 from ..generation_handler import build_generation_handler
 from ..route import RequestCost, Route, RouteGroup
 
 
 def build_routes() -> Sequence[Route]:
-    routes = RouteGroup("Completions", OPENAI)
+    routes = RouteGroup("Completions", OPENAI_ERRORS)
     routes.add(
         "POST",
         "/v1/completions",

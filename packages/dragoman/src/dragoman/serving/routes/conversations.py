@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ...core.errors import Conflict, NotFound, Unsupported
 from ...dialects.field_errors import abbreviate, invalid_value
+from ...dialects.openai_errors import OPENAI_ERRORS
 from ...dialects.pagination import PageRow, read_page_query, render_page, unknown_cursor_error
 from ...dialects.responses import InputItem
 from ...dialects.responses.conversations import (
@@ -38,7 +39,6 @@ from ...store import (
 from ..api_description import OBJECT_PAGE, PAGE, response
 from ..call_reading import parse_body
 from ..client_warnings import reject_unknown_fields
-from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
@@ -48,7 +48,7 @@ from .responses.history import CONVERSATION_KIND, ITEMS_SERIES, build_no_such_co
 
 def build_routes() -> Sequence[Route]:
     conversation = "/v1/conversations/{id}"
-    routes = RouteGroup("Conversations", OPENAI)
+    routes = RouteGroup("Conversations", OPENAI_ERRORS)
     routes.add(
         "POST",
         "/v1/conversations",

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from ...dialects.decisions import read_decisions, read_systemone
 from ...dialects.decisions.openai_wire import DECISION_REQUEST, Decision
 from ...dialects.decisions.systemone_wire import SYSTEMONE_REQUEST, SystemOneResponse
+from ...dialects.openai_errors import OPENAI_ERRORS
 from ..api_description import response
-from ..error_envelope import OPENAI
 from ..generation_handler import build_generation_handler
 from ..route import RequestCost, Route, RouteGroup
 
 
 def build_routes() -> Sequence[Route]:
-    routes = RouteGroup("Decisions", OPENAI)
+    routes = RouteGroup("Decisions", OPENAI_ERRORS)
     routes.add(
         "POST",
         "/v1/decisions",

@@ -17,6 +17,7 @@ from ...dialects.openai_embeddings import (
     read_embeddings,
     render_embeddings,
 )
+from ...dialects.openai_errors import OPENAI_ERRORS
 from ..api_description import response
 from ..call_reading import read_call
 from ..encoding_call import (
@@ -25,7 +26,6 @@ from ..encoding_call import (
     find_model,
     render_in_thread_if_large,
 )
-from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
@@ -33,7 +33,7 @@ from ..route import RequestCost, Route, RouteGroup
 
 
 def build_routes() -> Sequence[Route]:
-    routes = RouteGroup("Embeddings", OPENAI)
+    routes = RouteGroup("Embeddings", OPENAI_ERRORS)
     routes.add(
         "POST",
         "/v1/embeddings",

@@ -15,11 +15,11 @@ from ...core.engine_control import EngineControl, PauseMode
 from ...core.errors import NotFound, PermissionDenied, RequestError, Unsupported
 from ...core.scriptable_engine import Scriptable
 from ...core.simulated_engine import MetricOverrides, SimulationState
+from ...dialects.openai_errors import OPENAI_ERRORS
 from ...dialects.request_body import check_text, translate_error
 from ...pipeline.lora_adapters import Adapter
 from ..api_description import MODEL, TEXT, ApiResponse, Query, response
 from ..auth import Access
-from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..port_faults import PortCommand, PortController, PortState
@@ -90,7 +90,7 @@ def build_routes(port_controller: PortController | None) -> Sequence[Route]:
 
     port_controller: None unless the server is simulated.
     """
-    routes = RouteGroup("Administration", OPENAI, Access.ADMIN)
+    routes = RouteGroup("Administration", OPENAI_ERRORS, Access.ADMIN)
     routes.add(
         "POST",
         "/sleep",

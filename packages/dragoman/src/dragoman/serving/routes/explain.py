@@ -7,19 +7,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from ...core.errors import NotFound, Unsupported
+from ...dialects.anthropic.errors import ANTHROPIC_ERRORS
 from ...dialects.anthropic.wire import MESSAGES_REQUEST
 from ...dialects.chat import read_chat
 from ...dialects.chat.wire import CHAT_REQUEST
 from ...dialects.completions.reader import read_completions
 from ...dialects.completions.wire import COMPLETION_REQUEST
+from ...dialects.error_envelope import ErrorEnvelope
 from ...dialects.interfaces import GenerationCall, ReaderOptions
 from ...dialects.json_body import JsonBody
+from ...dialects.openai_errors import OPENAI_ERRORS
 from ...dialects.prompt_explanation import (
     ExplanationBody,
     PromptDifference,
     PromptExplanation,
     render_explanation,
 )
+from ...dialects.responses.errors import RESPONSES_ERRORS
 from ...dialects.responses.wire import RESPONSE_REQUEST
 from ...dialects.sglang.wire import SGLANG_REQUEST
 from ...dialects.tgi.wire import TGI_REQUEST
@@ -32,7 +36,6 @@ from ...pipeline.served_model import ServedModel
 from ..api_description import response
 from ..call_admission import AdmittedCall, build_header, prepare_call
 from ..call_reading import read_call
-from ..error_envelope import ANTHROPIC, OPENAI, RESPONSES, ErrorEnvelope
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
@@ -120,27 +123,33 @@ def build_routes(recent_prompts: RecentPrompts | None) -> Sequence[Route]:
     chat = _build_reader(read_chat)
     completions = _build_reader(read_completions)
     explained: tuple[tuple[str, ErrorEnvelope, HttpCallReader, str, tuple[JsonBody, ...]], ...] = (
-        ("/v1/chat/completions", OPENAI, chat, "Chat Completions", (CHAT_REQUEST,)),
-        ("/v1/completions", OPENAI, completions, "Completions", (COMPLETION_REQUEST,)),
-        ("/v1/responses", RESPONSES, read_call_with_history, "Responses", (RESPONSE_REQUEST,)),
-        ("/v1/messages", ANTHROPIC, _read_messages_call, "Messages", (MESSAGES_REQUEST,)),
+        ("/v1/chat/completions", OPENAI_ERRORS, chat, "Chat Completions", (CHAT_REQUEST,)),
+        ("/v1/completions", OPENAI_ERRORS, completions, "Completions", (COMPLETION_REQUEST,)),
+        (
+            "/v1/responses",
+            RESPONSES_ERRORS,
+            read_call_with_history,
+            "Responses",
+            (RESPONSE_REQUEST,),
+        ),
+        ("/v1/messages", ANTHROPIC_ERRORS, _read_messages_call, "Messages", (MESSAGES_REQUEST,)),
         (
             "/inference/v1/generate",
-            OPENAI,
+            OPENAI_ERRORS,
             _build_reader(read_generate),
             "Tokens",
             (GENERATE_REQUEST,),
         ),
         (
             "/generate",
-            OPENAI,
+            OPENAI_ERRORS,
             read_generate_call,
             "SGLang and TGI",
             (SGLANG_REQUEST, TGI_REQUEST),
         ),
     )
     render_all = build_render_handler(completions, as_list=True)
-    routes = RouteGroup("Chat Completions", OPENAI)
+    routes = RouteGroup("Chat Completions", OPENAI_ERRORS)
     for path, envelope, read, tag, bodies in explained:
         routes.add(
             "POST",

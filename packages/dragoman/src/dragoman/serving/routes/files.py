@@ -10,10 +10,10 @@ import msgspec
 from msgspec import Meta
 from starlette.datastructures import FormData
 
+from ...dialects.anthropic.errors import ANTHROPIC_ERRORS
 from ...dialects.anthropic.files import (
     FileMetadata,
     FilePage,
-    is_anthropic_request,
     read_file_page_query,
     render_deleted_file,
     render_file_list,
@@ -25,6 +25,7 @@ from ...dialects.anthropic.response_schemas import DeletedAnthropicFile
 from ...dialects.field_errors import invalid_value
 from ...dialects.openai_files import FileObject, read_expiry_seconds, read_purpose, render_deleted
 from ...dialects.pagination import read_page_query
+from ...dialects.registry import BY_CLIENT
 from ...store import Record
 from ..api_description import (
     BINARY,
@@ -36,7 +37,6 @@ from ..api_description import (
     Query,
     response,
 )
-from ..error_envelope import BY_CLIENT
 from ..file_store import FILE_KIND, find_file, is_complete, read_chunks
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
@@ -45,7 +45,7 @@ from ..record_pages import list_newest_first, list_records, require_store
 from ..replay_responder import ReplayResponder
 from ..requested_file import delete_file, load_file_record
 from ..responder import RawFraming, Responder
-from ..route import Route, RouteGroup, choose_by_headers
+from ..route import Route, RouteGroup, choose_by_client
 from ..uploads import OCTET_STREAM, UploadDescription, find_file_part, read_fields, store_upload
 
 _BATCH_TTL = 30 * 86400
@@ -83,7 +83,7 @@ def build_routes() -> Sequence[Route]:
     routes.add(
         "GET",
         "/v1/files",
-        choose_by_headers(is_anthropic_request, list_anthropic_files, list_files),
+        choose_by_client(ANTHROPIC_ERRORS, list_anthropic_files, list_files),
         "List files",
         response(ObjectPage, FilePage),
         query=(
@@ -101,7 +101,7 @@ def build_routes() -> Sequence[Route]:
     routes.add(
         "POST",
         "/v1/files",
-        choose_by_headers(is_anthropic_request, upload_anthropic, upload),
+        choose_by_client(ANTHROPIC_ERRORS, upload_anthropic, upload),
         "Upload a file",
         response(FileObject, FileMetadata),
         bodies=(_UPLOAD,),
@@ -110,14 +110,14 @@ def build_routes() -> Sequence[Route]:
     routes.add(
         "GET",
         "/v1/files/{file}",
-        choose_by_headers(is_anthropic_request, show_anthropic, show),
+        choose_by_client(ANTHROPIC_ERRORS, show_anthropic, show),
         "Retrieve a file's metadata",
         response(FileObject, FileMetadata),
     )
     routes.add(
         "DELETE",
         "/v1/files/{file}",
-        choose_by_headers(is_anthropic_request, delete_anthropic, delete),
+        choose_by_client(ANTHROPIC_ERRORS, delete_anthropic, delete),
         "Delete a file",
         response(DeletedObjectResponse, DeletedAnthropicFile),
     )

@@ -20,7 +20,7 @@ from ...dialects.gemini import (
     render_gemini_embeddings,
     render_model_page,
 )
-from ...dialects.gemini.errors import GeminiError
+from ...dialects.gemini.errors import GEMINI_ERRORS, GeminiError
 from ...dialects.gemini.response_schemas import (
     GeminiBatchEmbedResponse,
     GeminiEmbedResponse,
@@ -38,7 +38,6 @@ from ..api_description import EVENTS, Query, response
 from ..call_admission import admit_call, build_header
 from ..call_reading import read_call
 from ..encoding_call import embed_texts, find_model, render_in_thread_if_large
-from ..error_envelope import GEMINI
 from ..generation_handler import build_responder
 from ..handler_result import JsonResponse
 from ..http_request import JSON_CONTENT_TYPE, HttpRequest
@@ -55,7 +54,7 @@ _ALT = Query("alt", str, "`sse` streams events; otherwise a stream is a JSON arr
 
 
 def build_routes() -> Sequence[Route]:
-    routes = RouteGroup("Gemini", GEMINI)
+    routes = RouteGroup("Gemini", GEMINI_ERRORS)
     for version in ("/v1beta", "/v1"):
         path = f"{version}/models/{{model:path}}"
         routes.add(

@@ -9,11 +9,11 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ..._version import VERSION
 from ...dialects.ollama.response_schemas import VersionObject
+from ...dialects.openai_errors import OPENAI_ERRORS
 from ...pipeline.model_registry import Models
 from ...store import HEALTHY
 from ..api_description import ApiResponse, response
 from ..auth import Access
-from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..public_text import hide_paths
@@ -31,7 +31,7 @@ def build_routes() -> Sequence[Route]:
             description="An engine is not ready, or the server is shutting down.",
         ),
     )
-    routes = RouteGroup("Server", OPENAI, Access.PUBLIC)
+    routes = RouteGroup("Server", OPENAI_ERRORS, Access.PUBLIC)
     for path in ("/health", "/healthz", "/readyz"):
         routes.add("GET", path, check_health, summary, *readiness)
     routes.add(

@@ -10,10 +10,10 @@ import msgspec
 from msgspec import Struct
 
 from ...core.errors import Conflict, Overloaded, Unsupported
+from ...dialects.openai_errors import OPENAI_ERRORS
 from ...tenants import KeyFileError
 from ..api_description import response
 from ..auth import Access
-from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..key_reloader import KeyReloader, KeysExchange, KeysReport
@@ -39,7 +39,7 @@ def build_routes(keys: KeyReloader | None, exchange: KeysExchange | None) -> Seq
     exchange: reaches all workers of the server; None if there is one process.
     """
     handler = partial(reload_keys, keys, exchange)
-    routes = RouteGroup("Administration", OPENAI, Access.ADMIN)
+    routes = RouteGroup("Administration", OPENAI_ERRORS, Access.ADMIN)
     routes.add(
         "POST",
         "/dragoman/reload_keys",

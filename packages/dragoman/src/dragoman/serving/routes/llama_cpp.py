@@ -32,7 +32,7 @@ from ...dialects.lm_studio import (
     render_studio_models,
     render_studio_models_v1,
 )
-from ...dialects.openai_errors import OpenAIErrorBody
+from ...dialects.openai_errors import OPENAI_ERRORS, OpenAIErrorBody
 from ...pipeline.engine_backends import TokenBackend
 from ...pipeline.prompt_encoding import render_conversation
 from ...prompts.tokenizer_info import TokenizerInfo
@@ -41,7 +41,6 @@ from ..auth import Access
 from ..call_reading import read_call
 from ..client_warnings import collect_warnings
 from ..disconnect import cancel_on_disconnect
-from ..error_envelope import OPENAI
 from ..generation_handler import build_generation_handler
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
@@ -56,7 +55,7 @@ _NO_SLOT = Query("fail_on_no_slot", Literal["0", "1"], "Answer 503 while request
 
 
 def build_routes() -> Sequence[Route]:
-    routes = RouteGroup("llama.cpp", OPENAI)
+    routes = RouteGroup("llama.cpp", OPENAI_ERRORS)
     for path, handler, summary, body in (
         (
             "/completion",

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from ...core.errors import NotFound, RequestError
 from ...dialects.anthropic.batch_results import MessageBatchResult
+from ...dialects.anthropic.errors import ANTHROPIC_ERRORS
 from ...dialects.anthropic.message_batches import (
     MessageBatch,
     MessageBatchBody,
@@ -41,7 +42,6 @@ from ..api_description import CURSOR, STORED_LINES, response
 from ..call_reading import run_in_thread_if_large
 from ..client_warnings import reject_unknown_fields
 from ..durable_jobs import JobRunner
-from ..error_envelope import ANTHROPIC
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..internal_client import InternalClient
@@ -71,7 +71,7 @@ def build_routes(new_batches: asyncio.Event) -> Sequence[Route]:
 
     new_batches: set when a batch has been stored.
     """
-    routes = RouteGroup("Message batches", ANTHROPIC)
+    routes = RouteGroup("Message batches", ANTHROPIC_ERRORS)
     routes.add(
         "GET",
         MESSAGE_BATCHES_PATH,

@@ -25,7 +25,7 @@ from ...dialects.anthropic.cache_diagnostics import (
     read_diagnostics,
     render_diagnosis,
 )
-from ...dialects.anthropic.errors import AnthropicErrorBody
+from ...dialects.anthropic.errors import ANTHROPIC_ERRORS, AnthropicErrorBody
 from ...dialects.anthropic.response_schemas import MESSAGE_EVENTS, MessageResponse, TokenCount
 from ...dialects.anthropic.threads import (
     ThreadRequest,
@@ -47,7 +47,6 @@ from ...store import CommitConflict, Key, Put, Store, StoreUnavailable, is_stora
 from ..api_description import EVENTS, response
 from ..call_admission import admit_call, attach_server_tools, build_header
 from ..call_reading import build_reader_options, parse_body, run_in_thread_if_large
-from ..error_envelope import ANTHROPIC
 from ..generation_handler import build_responder
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
@@ -63,7 +62,7 @@ FINGERPRINT_TTL = 86_400
 
 
 def build_routes() -> Sequence[Route]:
-    routes = RouteGroup("Messages", ANTHROPIC)
+    routes = RouteGroup("Messages", ANTHROPIC_ERRORS)
     routes.add(
         "POST",
         "/v1/messages",

@@ -21,11 +21,11 @@ from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.registry import Collector
 
 from ..._version import VERSION
+from ...dialects.openai_errors import OPENAI_ERRORS
 from ...pipeline.request_metrics import ModelMetrics
 from ..api_description import TEXT, ApiResponse
 from ..auth import Access
 from ..engine_metrics import EngineCollector, build_histogram
-from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_metrics import HttpMetrics
 from ..http_request import HttpRequest
@@ -189,7 +189,7 @@ def build_routes(
         none.
     """
     handler = build_metrics_handler(meters, http_metrics, key_metrics, exchange)
-    routes = RouteGroup("Server", OPENAI, Access.PUBLIC)
+    routes = RouteGroup("Server", OPENAI_ERRORS, Access.PUBLIC)
     routes.add(
         "GET",
         "/metrics",

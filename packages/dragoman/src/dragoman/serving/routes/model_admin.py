@@ -19,12 +19,11 @@ from ...core.errors import (
     Unsupported,
 )
 from ...core.model_download import ModelPuller
-from ...dialects.openai_errors import OpenAIErrorBody, render_openai_error
+from ...dialects.openai_errors import OPENAI_ERRORS, OpenAIErrorBody, render_openai_error
 from ...pipeline.model_lifecycle import ModelSlot, ModelState
 from ...pipeline.model_registry import Models
 from ..api_description import EVENTS, response
 from ..auth import Access
-from ..error_envelope import OPENAI
 from ..generation_handler import build_stream_headers
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
@@ -46,7 +45,7 @@ def build_routes(puller: ModelPuller | None, downloads: ModelDownloads | None) -
     downloads: background downloads; None if `puller` is None.
     """
     loading = (response(Success), response(ModelEvent, OpenAIErrorBody, media=EVENTS))
-    routes = RouteGroup("Models", OPENAI, Access.ADMIN)
+    routes = RouteGroup("Models", OPENAI_ERRORS, Access.ADMIN)
     routes.add(
         "GET",
         "/models",

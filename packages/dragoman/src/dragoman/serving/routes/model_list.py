@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...dialects.gemini import GeminiModel, GeminiModelList, is_gemini_request
+from ...dialects.gemini import GeminiModel, GeminiModelList
+from ...dialects.gemini.errors import GEMINI_ERRORS
 from ...dialects.model_list import (
     ModelCard,
     ModelObject,
@@ -12,14 +13,14 @@ from ...dialects.model_list import (
     render_model,
     render_model_list,
 )
+from ...dialects.registry import BY_CLIENT
 from ...pipeline.model_lifecycle import ModelSlot
 from ...pipeline.served_model import ModelDetails
 from ..api_description import response
-from ..error_envelope import BY_CLIENT
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
-from ..route import Route, RouteGroup, choose_by_headers
+from ..route import Route, RouteGroup, choose_by_client
 from . import gemini
 
 
@@ -28,7 +29,7 @@ def build_routes() -> Sequence[Route]:
     routes.add(
         "GET",
         "/v1/models",
-        choose_by_headers(is_gemini_request, gemini.list_models, list_models),
+        choose_by_client(GEMINI_ERRORS, gemini.list_models, list_models),
         "List the models",
         response(ModelObjectList, GeminiModelList),
         # OpenAI's clients are sometimes configured with the wrong base URL `/api/v1`,
@@ -38,7 +39,7 @@ def build_routes() -> Sequence[Route]:
     routes.add(
         "GET",
         "/v1/models/{model:path}",
-        choose_by_headers(is_gemini_request, gemini.show_model, show_model),
+        choose_by_client(GEMINI_ERRORS, gemini.show_model, show_model),
         "Retrieve a model",
         response(ModelObject, GeminiModel),
         description="The name may contain slashes.",

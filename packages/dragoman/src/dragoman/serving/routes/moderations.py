@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core.errors import NotFound
-from ..error_envelope import OPENAI
+from ...dialects.openai_errors import OPENAI_ERRORS
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..route import Route, RouteGroup
 
 
 def build_routes() -> Sequence[Route]:
-    routes = RouteGroup("Other", OPENAI)
+    routes = RouteGroup("Other", OPENAI_ERRORS)
     routes.add("POST", "/v1/moderations", refuse_moderation, "Not supported: moderation")
     routes.add("POST", "/classify", refuse_classification, "Not supported: classification")
     return routes.build()

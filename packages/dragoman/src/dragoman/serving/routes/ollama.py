@@ -18,9 +18,9 @@ from ...dialects.ollama import (
     read_ollama_generate,
     render_load_status,
 )
+from ...dialects.ollama.errors import OLLAMA_ERRORS, OllamaError
 from ...dialects.ollama.response_schemas import (
     OllamaChatResponse,
-    OllamaError,
     OllamaGenerateResponse,
 )
 from ...dialects.ollama.wire import OLLAMA_CHAT_REQUEST, OLLAMA_GENERATE_REQUEST
@@ -32,7 +32,6 @@ from ...pipeline.served_model import ServedModel
 from ..api_description import LINES, response
 from ..call_admission import admit_call, build_header
 from ..client_warnings import collect_warnings
-from ..error_envelope import OLLAMA
 from ..generation_handler import build_responder
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
@@ -47,7 +46,7 @@ CallReader = Callable[..., OllamaCall]
 
 
 def build_routes() -> Sequence[Route]:
-    routes = RouteGroup("Ollama", OLLAMA)
+    routes = RouteGroup("Ollama", OLLAMA_ERRORS)
     routes.add(
         "POST",
         "/api/chat",

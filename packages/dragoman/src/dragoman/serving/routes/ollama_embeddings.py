@@ -16,13 +16,13 @@ from ...dialects.ollama import (
     render_embed,
     render_embeddings,
 )
+from ...dialects.ollama.errors import OLLAMA_ERRORS
 from ...dialects.ollama.response_schemas import OllamaEmbedding, OllamaEmbedResponse
 from ...dialects.ollama.wire import OLLAMA_EMBED_REQUEST, OLLAMA_EMBEDDINGS_REQUEST
 from ...pipeline.embedding import embed
 from ..api_description import response
 from ..client_warnings import collect_warnings
 from ..disconnect import cancel_on_disconnect
-from ..error_envelope import OLLAMA
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..responder import Responder
@@ -34,7 +34,7 @@ from .ollama_timer import AnswerTimer
 
 
 def build_routes() -> Sequence[Route]:
-    routes = RouteGroup("Ollama", OLLAMA)
+    routes = RouteGroup("Ollama", OLLAMA_ERRORS)
     routes.add(
         "POST",
         "/api/embed",

@@ -24,9 +24,9 @@ from ...dialects.ollama import (
     render_show,
     render_tags,
 )
+from ...dialects.ollama.errors import OLLAMA_ERRORS, OllamaError
 from ...dialects.ollama.model_info import OllamaShow
 from ...dialects.ollama.response_schemas import (
-    OllamaError,
     OllamaProcesses,
     OllamaTags,
     VersionObject,
@@ -40,7 +40,6 @@ from ...pipeline.served_model import ModelDetails
 from ..api_description import LINES, response
 from ..auth import Access
 from ..client_warnings import collect_warnings
-from ..error_envelope import OLLAMA
 from ..generation_handler import build_stream_headers
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
@@ -103,7 +102,7 @@ def build_routes(puller: ModelPuller | None) -> Sequence[Route]:
 
     puller: downloads models for /api/pull; None rejects such requests.
     """
-    routes = RouteGroup("Ollama", OLLAMA)
+    routes = RouteGroup("Ollama", OLLAMA_ERRORS)
     routes.add("GET", "/api/tags", list_tags, "List the models", response(OllamaTags))
     routes.add(
         "POST",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ...core.encoder_requests import RelevanceScores, TextPairs
+from ...dialects.openai_errors import OPENAI_ERRORS
 from ...dialects.scoring import (
     RERANK_REQUEST,
     SCORE_REQUEST,
@@ -29,7 +30,6 @@ from ..encoding_call import (
     render_in_thread_if_large,
     run_computation,
 )
-from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..request_terms import find_queue_share
@@ -40,7 +40,7 @@ from ..route import RequestCost, Route, RouteGroup
 def build_routes() -> Sequence[Route]:
     rerank_paths = ("/rerank", "/v1/rerank", "/v2/rerank")
     score_paths = ("/score", "/v1/score")
-    routes = RouteGroup("Embeddings", OPENAI)
+    routes = RouteGroup("Embeddings", OPENAI_ERRORS)
     for path in rerank_paths:
         routes.add(
             "POST",

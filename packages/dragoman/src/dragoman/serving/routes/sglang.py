@@ -11,10 +11,10 @@ from msgspec import Struct
 
 from ..._version import VERSION
 from ...core.errors import RequestError, Unsupported
+from ...dialects.openai_errors import OPENAI_ERRORS
 from ...pipeline.engine_backends import EventBackend, TokenBackend
 from ..api_description import MODEL, TEXT, ApiResponse, Query, response
 from ..auth import Access
-from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..queried_model import find_queried_model
@@ -38,7 +38,7 @@ TRANSFER_PATHS = (
 
 
 def build_routes() -> Sequence[Route]:
-    routes = RouteGroup("SGLang and TGI", OPENAI, Access.ADMIN)
+    routes = RouteGroup("SGLang and TGI", OPENAI_ERRORS, Access.ADMIN)
     routes.add(
         "GET",
         "/get_model_info",

@@ -10,17 +10,16 @@ from msgspec.structs import replace
 from ..._version import VERSION
 from ...core.errors import DragomanError
 from ...dialects.interfaces import GenerationCall
-from ...dialects.openai_errors import OpenAIErrorBody
+from ...dialects.openai_errors import OPENAI_ERRORS, OpenAIErrorBody
 from ...dialects.sglang.reader import read_sglang
 from ...dialects.sglang.wire import SGLANG_REQUEST
 from ...dialects.sglang.writer import SglangResponse
 from ...dialects.tgi import is_tgi_body, read_tgi, render_tgi_info
-from ...dialects.tgi.errors import TgiError
+from ...dialects.tgi.errors import TGI_ERRORS, TgiError
 from ...dialects.tgi.wire import TGI_REQUEST, TgiInfo
 from ...dialects.tgi.writer import TgiResponse, TgiStreamEvent
 from ..api_description import EVENTS, MODEL, TEXT, ApiResponse, response
 from ..call_reading import parse_body, run_in_thread_if_large
-from ..error_envelope import OPENAI, TGI
 from ..generation_handler import build_generation_handler, run_generation
 from ..handler_result import EnvelopedError, HandlerResult, JsonResponse, call_handler
 from ..http_request import HttpRequest
@@ -55,7 +54,7 @@ def build_routes(*, redirects_browsers: bool) -> Sequence[Route]:
     browser_handler = redirect_to_page if redirects_browsers else None
     post_root = build_generation_handler(partial(read_tgi, as_list=True))
     post_stream = build_generation_handler(partial(read_tgi, always_stream=True))
-    routes = RouteGroup("SGLang and TGI", TGI)
+    routes = RouteGroup("SGLang and TGI", TGI_ERRORS)
     routes.add(
         ("POST", "PUT"),
         "/generate",
@@ -65,8 +64,8 @@ def build_routes(*, redirects_browsers: bool) -> Sequence[Route]:
         response(SglangResponse, TgiStreamEvent, OpenAIErrorBody, TgiError, media=EVENTS),
         bodies=(SGLANG_REQUEST, TGI_REQUEST),
         generates=True,
-        envelopes=(OPENAI, TGI),
-        envelope=OPENAI,
+        envelopes=(OPENAI_ERRORS, TGI_ERRORS),
+        envelope=OPENAI_ERRORS,
         cost=RequestCost.CALL,
     )
     routes.add(
@@ -117,13 +116,13 @@ async def generate(http: HttpRequest) -> HandlerResult:
     if not await run_in_thread_if_large(is_tgi_body, body):
         return await run_generation(http, await parse_body(http, body, read_sglang))
     # The request renders the errors of a stream and of its start.
-    tgi_request = replace(http, envelope=TGI)
+    tgi_request = replace(http, envelope=TGI_ERRORS)
 
     async def handle() -> Responder:
         return await run_generation(tgi_request, await parse_body(tgi_request, body, read_tgi))
 
     result = await call_handler(handle())
-    return EnvelopedError(result, TGI) if isinstance(result, DragomanError) else result
+    return EnvelopedError(result, TGI_ERRORS) if isinstance(result, DragomanError) else result
 
 
 async def read_generate_call(http: HttpRequest) -> GenerationCall:

@@ -10,6 +10,7 @@ from ...core.errors import NotFound, RequestError, Unsupported
 from ...core.request import GenerateRequest
 from ...core.request_checks import check_ids
 from ...core.tokenizer import RemoteTokenizer, Tokenizer
+from ...dialects.openai_errors import OPENAI_ERRORS
 from ...dialects.tokenize import (
     DETOKENIZE_REQUEST,
     TOKENIZE_CHAT,
@@ -31,7 +32,6 @@ from ..api_description import MODEL, response
 from ..client_warnings import collect_warnings
 from ..disconnect import cancel_on_disconnect
 from ..encoding_call import render_in_thread_if_large
-from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..queried_model import find_queried_model
@@ -45,7 +45,7 @@ MAX_DETOKENIZED = 131_072
 
 
 def build_routes() -> Sequence[Route]:
-    routes = RouteGroup("Tokens", OPENAI)
+    routes = RouteGroup("Tokens", OPENAI_ERRORS)
     routes.add(
         "POST",
         "/tokenize",

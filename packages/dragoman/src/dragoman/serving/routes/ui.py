@@ -9,9 +9,9 @@ from functools import partial
 from importlib.resources import files
 
 from ...core.errors import NotFound
+from ...dialects.openai_errors import OPENAI_ERRORS
 from ..api_description import ApiResponse
 from ..auth import Access
-from ..error_envelope import OPENAI
 from ..handler_result import CompleteResponse
 from ..http_request import HttpRequest
 from ..route import Route, RouteGroup
@@ -67,7 +67,7 @@ def build_routes(*, is_enabled: bool) -> Sequence[Route]:
     page_files: Mapping[str, PageFile] = load_page_files() if is_enabled else {}
     access = Access.PUBLIC if is_enabled else Access.USER
     show_file = partial(send_file, page_files)
-    routes = RouteGroup("Server", OPENAI, access)
+    routes = RouteGroup("Server", OPENAI_ERRORS, access)
     routes.add(
         "GET",
         "/ui",

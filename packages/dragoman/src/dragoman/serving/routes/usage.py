@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from ...core.errors import NotFound
+from ...dialects.openai_errors import OPENAI_ERRORS
 from ...dialects.usage_report import UsagePage, UsageRow, read_usage_query, render_usage
 from ..api_description import Query, response
 from ..auth import Access
-from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..route import Route, RouteGroup
@@ -37,7 +37,7 @@ _USAGE = (
 
 
 def build_routes() -> Sequence[Route]:
-    routes = RouteGroup("Administration", OPENAI, Access.ADMIN)
+    routes = RouteGroup("Administration", OPENAI_ERRORS, Access.ADMIN)
     for kind in (COMPLETIONS, EMBEDDINGS, TRANSCRIPTIONS):
         routes.add(
             "GET",

@@ -10,14 +10,13 @@ from msgspec import Struct
 
 from ..._version import VERSION
 from ...core.errors import RequestError
-from ...dialects.openai_errors import OpenAIErrorBody
+from ...dialects.openai_errors import OPENAI_ERRORS, OpenAIErrorBody
 from ...dialects.vllm_generate.reader import read_generate
 from ...dialects.vllm_generate.response_schemas import GeneratedTokens, GeneratedTokensChunk
 from ...dialects.vllm_generate.wire import GENERATE_REQUEST
 from ...pipeline.served_model import ServedModel
 from ..api_description import EVENTS, MODEL, Query, response
 from ..auth import Access
-from ..error_envelope import OPENAI
 from ..generation_handler import build_generation_handler
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
@@ -30,7 +29,7 @@ def build_routes() -> Sequence[Route]:
     """Build the routes; those that describe or change the whole server require an
     administrator's key.
     """
-    routes = RouteGroup("Server", OPENAI)
+    routes = RouteGroup("Server", OPENAI_ERRORS)
     routes.add(
         "POST",
         "/inference/v1/generate",

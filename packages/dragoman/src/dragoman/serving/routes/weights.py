@@ -20,9 +20,9 @@ from ...core.errors import (
     Unsupported,
 )
 from ...core.weight_updates import Trainable, Weights, WeightsInMemory, WeightsOnDisk
+from ...dialects.openai_errors import OPENAI_ERRORS
 from ..api_description import BINARY, MODEL, Query, response
 from ..auth import Access
-from ..error_envelope import OPENAI
 from ..handler_result import JsonResponse
 from ..http_request import HttpRequest
 from ..request_body import read_body
@@ -44,7 +44,7 @@ SUPPORTED_TRANSFERS_HINT = (
 
 def build_routes() -> Sequence[Route]:
     uploads = WeightUploads()
-    routes = RouteGroup("Weights", OPENAI, Access.ADMIN)
+    routes = RouteGroup("Weights", OPENAI_ERRORS, Access.ADMIN)
     routes.add(
         "POST",
         "/init_weight_transfer_engine",

@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from ....dialects.openai_errors import OPENAI_ERRORS
 from ...api_description import JSON, ApiResponse, response
 from ...auth import Access
-from ...error_envelope import OPENAI
 from ...handler_result import CompleteResponse
 from ...http_request import HttpRequest
 from ...route import Route, RouteGroup
@@ -49,7 +49,7 @@ def build_routes(routes: Iterable[Route]) -> Sequence[Route]:
 
     routes: all other routes; the document describes them too.
     """
-    group = RouteGroup("Server", OPENAI)
+    group = RouteGroup("Server", OPENAI_ERRORS)
     for path, summary, file, content_type in _FILES:
         group.add(
             "GET",

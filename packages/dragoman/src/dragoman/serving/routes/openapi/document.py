@@ -23,26 +23,13 @@ from ....core.errors import (
     RequestError,
     UnsupportedMediaType,
 )
-from ....dialects.anthropic.errors import AnthropicErrorBody
-from ....dialects.gemini.errors import GeminiError
+from ....dialects.error_envelope import ErrorEnvelope
 from ....dialects.json_body import JsonBody
-from ....dialects.ollama.response_schemas import OllamaError
-from ....dialects.openai_errors import OpenAIErrorBody
 from ....dialects.rate_limit_headers import render_anthropic_rate_limits, render_openai_rate_limits
+from ....dialects.registry import ENVELOPES
 from ....dialects.responses.event_schemas import RESPONSE_EVENTS
-from ....dialects.tgi.errors import TgiError
 from ...api_description import BINARY, EVENTS, FORM, JSON, ApiResponse, Form
 from ...auth import Access
-from ...error_envelope import (
-    ANTHROPIC,
-    BY_CLIENT,
-    GEMINI,
-    OLLAMA,
-    OPENAI,
-    RESPONSES,
-    TGI,
-    ErrorEnvelope,
-)
 from ...handler_result import CompleteResponse
 from ...http_request import HttpRequest
 from ...route import Operation, Route
@@ -51,16 +38,6 @@ from .schemas import OpenApiObject, Schemas, build_any_of
 _BINARY_STRING: OpenApiObject = {"type": "string", "format": "binary"}
 # A placeholder in a path, such as `{id}`, or `{model:path}` with a Starlette converter.
 _PLACEHOLDER = re.compile(r"\{(\w+)(?::\w+)?\}")
-_ERRORS: Mapping[str, tuple[object, ...]] = {
-    OPENAI.name: (OpenAIErrorBody,),
-    RESPONSES.name: (OpenAIErrorBody,),
-    ANTHROPIC.name: (AnthropicErrorBody,),
-    OLLAMA.name: (OllamaError,),
-    GEMINI.name: (GeminiError,),
-    TGI.name: (TgiError,),
-    BY_CLIENT.name: (OpenAIErrorBody, AnthropicErrorBody, GeminiError),
-}
-"""The types of an error's body, by the name of its envelope."""
 _INTRODUCTION = """\
 Every route of this server that your key may use, with its requests, responses and events.
 
@@ -247,7 +224,7 @@ def _build_schemas(operations: Iterable[Operation]) -> Schemas:
     requests: list[object] = []
     answers: list[object] = [
         *RESPONSE_EVENTS,
-        *(type for types in _ERRORS.values() for type in types),
+        *(envelope.body for envelope in ENVELOPES),
     ]
     for operation in operations:
         bodies += [body for body in operation.bodies if isinstance(body, JsonBody)]
@@ -294,8 +271,12 @@ class _DocumentBuilder:
             "x-dragoman-warnings",
             *(_GENERATION_PARAMETERS if operation.generates else ()),
         ]
-        if route.envelope.anthropic is not None:
-            names.append("anthropic-version")
+        names += [
+            name
+            for client in route.envelope.clients
+            for name in client.client_headers
+            if name in _PARAMETERS
+        ]
         if operation.is_cached:
             names.append("if-none-match")
         parameters += [{"$ref": f"#/components/parameters/{name}"} for name in names]
@@ -424,11 +405,12 @@ class _DocumentBuilder:
         """Build the error responses to which the operations built so far refer."""
         described: OpenApiObject = {}
         for name, envelopes in sorted(self._errors.items()):
-            types = dict.fromkeys(type for envelope in envelopes for type in _ERRORS[envelope.name])
+            resolved = _add_client_envelopes(envelopes)
+            types = dict.fromkeys(envelope.body for envelope in resolved)
             names = (
                 *_HEADERS,
                 *_ERROR_HEADERS,
-                *_name_limit_headers(_add_client_envelopes(envelopes)),
+                *_name_limit_headers(resolved),
             )
             described[name] = {
                 "description": f"An error, in the format of "
@@ -442,15 +424,8 @@ class _DocumentBuilder:
 
 
 def _add_client_envelopes(envelopes: Iterable[ErrorEnvelope]) -> list[ErrorEnvelope]:
-    """Return these envelopes and their alternatives for requests with Anthropic's
-    headers.
-    """
-    return [
-        resolved
-        for envelope in envelopes
-        for resolved in (envelope, envelope.anthropic)
-        if resolved is not None
-    ]
+    """Return these envelopes and those for vendors' own clients."""
+    return [resolved for envelope in envelopes for resolved in (envelope, *envelope.clients)]
 
 
 def _name_limit_headers(envelopes: Iterable[ErrorEnvelope]) -> list[str]:

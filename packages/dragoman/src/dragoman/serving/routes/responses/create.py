@@ -12,7 +12,7 @@ from ....core.errors import DragomanError, Unsupported
 from ....core.request import Conversation
 from ....dialects.interfaces import GenerationCall, ReaderOptions
 from ....dialects.responses import ResponsesCall, read_responses, render_input_tokens
-from ....dialects.responses.errors import render_error_fields
+from ....dialects.responses.errors import RESPONSES_ERRORS, render_error_fields
 from ....dialects.responses.event_schemas import RESPONSE_EVENTS
 from ....dialects.responses.response_schemas import Compaction, InputTokenCount, ResponseObject
 from ....dialects.responses.stored_events import StoredEvent, build_event
@@ -27,7 +27,6 @@ from ...api_description import EVENTS, response
 from ...call_admission import admit_call, build_header
 from ...call_reading import read_call
 from ...client_warnings import collect_warnings
-from ...error_envelope import RESPONSES
 from ...generation_handler import build_responder, build_stream_headers
 from ...handler_result import JsonResponse
 from ...http_request import HttpRequest
@@ -45,7 +44,7 @@ from .turn import open_turn, prepend_history, render_own_items
 def build_routes(
     background: BackgroundRuns | None, conversation_locks: ConversationLocks
 ) -> Sequence[Route]:
-    routes = RouteGroup("Responses", RESPONSES)
+    routes = RouteGroup("Responses", RESPONSES_ERRORS)
     routes.add(
         "POST",
         "/v1/responses",

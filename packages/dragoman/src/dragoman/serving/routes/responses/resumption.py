@@ -14,6 +14,7 @@ from ....core.errors import BudgetExhausted, DragomanError, Overloaded, RateLimi
 from ....core.server_tools import ToolList
 from ....dialects.interfaces import ReaderOptions
 from ....dialects.responses import ResponsesCall, read_responses
+from ....dialects.responses.errors import RESPONSES_ERRORS
 from ....dialects.responses.mcp_tools import read_listed_tools
 from ....dialects.responses.stored_events import StoredEvent, read_events
 from ....dialects.responses.stored_response import StoredResponse, read_stored_response
@@ -22,7 +23,6 @@ from ...auth import Caller
 from ...body_memory import BodyMemoryShare
 from ...call_reading import parse_body
 from ...disconnect import ignore_disconnect
-from ...error_envelope import RESPONSES
 from ...http_request import HttpRequest
 from ...responder import log
 from ...service import Service, restrict_service
@@ -180,7 +180,7 @@ def _build_context(service: Service, owner: str) -> HttpRequest:
         {},
         service.ids.new("req_"),
         service.clock.monotonic(),
-        RESPONSES,
+        RESPONSES_ERRORS,
         _receive_nothing,
         ignore_disconnect,
         b"",

@@ -12,6 +12,7 @@ from msgspec import Meta
 from ....core.errors import RequestError, Unsupported
 from ....dialects.field_errors import abbreviate, check_one_of, invalid_value, parse_digits
 from ....dialects.pagination import paginate, read_page_query
+from ....dialects.responses.errors import RESPONSES_ERRORS
 from ....dialects.responses.event_schemas import RESPONSE_EVENTS
 from ....dialects.responses.input_items import read_item_id
 from ....dialects.responses.reader import INCLUDABLE
@@ -19,7 +20,6 @@ from ....dialects.responses.response_schemas import DeletedResponse, ResponseObj
 from ....dialects.responses.stored_response import read_stored_response
 from ....store import CommitConflict, Delete, Key, Record
 from ...api_description import EVENTS, OBJECT_PAGE, PAGE, Query, response
-from ...error_envelope import RESPONSES
 from ...handler_result import JsonResponse
 from ...http_request import HttpRequest
 from ...responder import Responder
@@ -31,7 +31,7 @@ from .history import RESPONSE_KIND, build_no_such_response_error
 
 def build_routes(background: BackgroundRuns | None) -> Sequence[Route]:
     path = "/v1/responses/{id}"
-    routes = RouteGroup("Responses", RESPONSES)
+    routes = RouteGroup("Responses", RESPONSES_ERRORS)
     routes.add(
         "GET",
         path,

@@ -19,6 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 from ....core.errors import AuthenticationError, DragomanError, Overloaded, RequestError
 from ....core.events import ChoiceFinished, Event, FinishReason
 from ....core.fair_shares import compute_allowance
+from ....dialects.responses.errors import RESPONSES_ERRORS
 from ....dialects.responses.websocket_frames import (
     ClientFrame,
     read_frame,
@@ -33,7 +34,6 @@ from ...call_reading import build_reader_options, run_in_thread_if_large
 from ...client_warnings import join_warnings
 from ...disconnect import ignore_disconnect
 from ...endpoint import format_address
-from ...error_envelope import RESPONSES
 from ...generation_handler import find_header_timeout
 from ...generation_responder import GenerationResponder, RenderedWarnings
 from ...http_request import HttpRequest, build_http_request
@@ -68,7 +68,7 @@ class ResponsesWebSocket:
 
     path = "/v1/responses"
     access = Access.USER
-    envelope = RESPONSES
+    envelope = RESPONSES_ERRORS
 
     def __init__(
         self, service: Service, policy: AccessPolicy, conversation_locks: ConversationLocks
