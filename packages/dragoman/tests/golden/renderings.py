@@ -43,14 +43,21 @@ ECHO = Echo(
 )
 
 
-def _name_hosted_tools(code: str) -> dict[str, ServerToolName]:
-    """Return hosted tools. code: name of the one that runs code."""
+def _name_hosted_tools(**hosted: str) -> dict[str, ServerToolName]:
+    """Return hosted tools. hosted: their kinds by name."""
     return {
         name: ServerToolName(
-            qualified=name, server="s", name=name, needs_approval=False, hosted=hosted
+            qualified=name, server="s", name=name, needs_approval=False, hosted=kind
         )
-        for name, hosted in (("search", "web_search"), ("run", code))
+        for name, kind in hosted.items()
     }
+
+
+def _name_responses_tools(**hosted: str) -> tuple[ToolName, ...]:
+    return tuple(
+        ToolName(name, name, "", server_tool=tool)
+        for name, tool in _name_hosted_tools(**hosted).items()
+    )
 
 
 class Golden(Struct, frozen=True):
@@ -163,6 +170,7 @@ SERVER_TOOLS = {
 MCP = tuple(
     ToolName(tool.qualified, tool.name, "", server_tool=tool) for tool in SERVER_TOOLS.values()
 )
+RESULT_TOOLS = _name_responses_tools(files="file_search", draw="image_generation", run="shell")
 FAILURE = EngineError("The engine stopped.")
 
 GOLDEN: tuple[Golden, ...] = (
@@ -241,19 +249,26 @@ GOLDEN: tuple[Golden, ...] = (
     *_messages("mcp-calls", MessagesRenderOptions(server_tools=SERVER_TOOLS)),
     *_messages("mcp-cut-off", MessagesRenderOptions(server_tools=SERVER_TOOLS)),
     *_messages(
-        "hosted-calls", MessagesRenderOptions(server_tools=_name_hosted_tools("code_execution"))
+        "hosted-calls",
+        MessagesRenderOptions(
+            server_tools=_name_hosted_tools(search="web_search", run="code_execution")
+        ),
     ),
     *_responses(
         "hosted-calls",
         ResponsesRenderOptions(
-            tool_names=tuple(
-                ToolName(name, name, "", server_tool=tool)
-                for name, tool in _name_hosted_tools("code_interpreter").items()
-            ),
+            tool_names=_name_responses_tools(search="web_search", run="code_interpreter"),
             include_sources=True,
             include_code_outputs=True,
         ),
     ),
+    *_responses(
+        "hosted-results",
+        ResponsesRenderOptions(
+            tool_names=RESULT_TOOLS, include_file_results=True, partial_images=1
+        ),
+    ),
+    *_responses("hosted-cut-off", ResponsesRenderOptions(tool_names=RESULT_TOOLS)),
     *_chat("parallel-calls"),
     *_messages("parallel-calls"),
     *_responses("parallel-calls"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.core.server_tools import HostedTarget
-from dragoman.launch.tool_servers import build_hosted_tools
+from dragoman.launch.tool_servers import HOSTED_TOOLS, build_hosted_tools
 from dragoman.settings import Settings, SettingsError
 
 TOOLS = "servers:\n  searx:\n    command: searx\n  sandbox:\n    command: sandbox\n"
@@ -33,6 +33,11 @@ def test_hosted_tools_have_server_and_tool(tools_file: str) -> None:
     }
 
 
+@pytest.mark.parametrize("kind", HOSTED_TOOLS)
+def test_hosted_tool_of_each_kind_is_accepted(tools_file: str, kind: str) -> None:
+    assert build(tools_file, f"{kind}=mcp:searx") == {kind: HostedTarget("searx")}
+
+
 def test_hosted_tools_are_empty_by_default(tools_file: str) -> None:
     assert build(tools_file) == build(None) == {}
 
@@ -46,7 +51,7 @@ def test_hosted_tools_are_empty_by_default(tools_file: str) -> None:
         (("web_search=mcp:/search",), "is not KIND=mcp:LABEL"),
         (("web_search=mcp:searx/",), "is not KIND=mcp:LABEL"),
         (("=mcp:searx",), "'' is not supported"),
-        (("file_search=mcp:searx",), "'file_search' is not supported; use web_search or code_"),
+        (("computer=mcp:searx",), "'computer' is not supported; use one of web_search, code_"),
         (("web_search=mcp:searx", "web_search=mcp:sandbox"), "'web_search' is given twice"),
         (("web_search=mcp:other",), "has no server 'other' for 'web_search'"),
     ],

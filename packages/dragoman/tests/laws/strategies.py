@@ -35,9 +35,11 @@ from dragoman.core.events import (
 from dragoman.core.message import Reasoning, Refusal, Text, ToolCall
 from dragoman.core.reply import Choice, Reply, ReplyPart
 from dragoman.core.server_tools import (
+    IMAGE_FORMATS,
     ListedTool,
     ServerToolName,
     ToolFailureKind,
+    ToolImage,
     ToolList,
     ToolOutcome,
 )
@@ -127,11 +129,27 @@ SERVER_TOOLS = tuple(
         ("b", True, ""),
         ("search", False, "web_search"),
         ("code", False, "code_interpreter"),
+        ("files", False, "file_search"),
+        ("draw", False, "image_generation"),
+        ("shell", False, "shell"),
     )
 )
 """The tools that this server calls; only calls of these may have an outcome."""
-CITING = ("See https://x.example.", "(https://y.example/1) or https://x.example")
-"""Texts that name links of the outcomes."""
+CITING = (
+    "See https://x.example.",
+    "(https://y.example/1) or https://x.example",
+    "In a.md, said https://x.example and b.md; a.md again, not xa.md.",
+)
+"""Texts that name links and files of the outcomes."""
+STRUCTURED = (
+    '{"results":[{"file_id":"f","filename":"a.md","score":0.5,"text":"A"},{"filename":"b.md"},7]}',
+    '{"results":[{"attributes":{"a":1,"b":true,"c":"\u2028","d":[]},"content":[{"text":"é"}]}]}',
+    '{"output":[{"stdout":"1\n","stderr":"","exit_code":0},{"stderr":"\u2028","timed_out":true}]}',
+    '{"stdout":"1","exit_code":2}',
+    '{"output":[]}',
+    "{}",
+)
+"""Structured content in the shapes of hosted tools, and in others."""
 outcomes = st.builds(
     ToolOutcome,
     text=st.text(ALPHABET, max_size=6)
@@ -139,6 +157,16 @@ outcomes = st.builds(
     failure=st.none() | st.sampled_from(ToolFailureKind),
     code=st.sampled_from((-32000, -32001, -32602, 429)),
     approval=st.sampled_from((None, "mcpr_1")),
+    structured=st.none() | st.sampled_from(STRUCTURED),
+    images=st.lists(
+        st.builds(ToolImage, st.sampled_from(tuple(IMAGE_FORMATS)), st.just("iVBORw==")), max_size=3
+    ).map(tuple),
+)
+HOSTED_ARGUMENTS = (
+    '{"commands":["ls","pwd"],"timeout_ms":5,"max_output_length":9}',
+    '{"command":"ls"}',
+    '{"queries":["a","b"]}',
+    '{"prompt":"a cat","size":"1x1"}',
 )
 lists = st.lists(
     st.builds(
@@ -213,6 +241,8 @@ def _choice_events(draw: DrawFn, choice: int, kinds: Kinds) -> list[Event]:
             text = draw(texts if custom else arguments)
             server_tools = {tool.qualified: tool for tool in SERVER_TOOLS if kinds.server_tools}
             name = draw(st.sampled_from(list(server_tools)) | names if server_tools else names)
+            if name in server_tools and draw(st.booleans()):
+                text = draw(st.sampled_from(HOSTED_ARGUMENTS))
             events.append(
                 ToolCallStart(choice, f"call_{choice}_{i}", name, draw(tokens(most=1)), custom)
             )

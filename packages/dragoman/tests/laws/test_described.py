@@ -83,9 +83,8 @@ def test_openapi_describes_responses(case: Case, view: ResponsesRenderOptions) -
     check("/v1/responses", case, *writers)
 
 
-@given(test_responses.mcp_answer)
-def test_openapi_describes_mcp_tools_of_responses(case: Case) -> None:
-    view = test_responses.mcp_view
+@given(test_responses.mcp_answer, test_responses.mcp_views)
+def test_openapi_describes_mcp_tools_of_responses(case: Case, view: ResponsesRenderOptions) -> None:
     writers = [ResponsesWriter(HEADER, view, test_responses.ECHO) for _ in range(2)]
     check("/v1/responses", case, *writers)
 

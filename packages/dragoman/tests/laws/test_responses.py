@@ -72,11 +72,16 @@ views = st.builds(
 
 
 mcp_answer = cases(Kinds(max_choices=1, custom=False, server_tools=True)).filter(is_consistent)
-mcp_view = ResponsesRenderOptions(
-    tool_names=tuple(
-        ToolName(tool.qualified, tool.name, "", server_tool=tool) for tool in SERVER_TOOLS
+mcp_views = st.builds(
+    ResponsesRenderOptions,
+    tool_names=st.just(
+        tuple(ToolName(tool.qualified, tool.name, "", server_tool=tool) for tool in SERVER_TOOLS)
     ),
-    now=lambda: 1700000009,
+    now=st.just(lambda: 1700000009),
+    include_sources=st.booleans(),
+    include_file_results=st.booleans(),
+    include_code_outputs=st.booleans(),
+    partial_images=st.integers(0, 3),
 )
 
 
@@ -142,10 +147,10 @@ def test_objects_and_events_satisfy_sdk_types_strictly(case: Case, view: Respons
         any_event.validate_json(json.dumps(event), strict=True)
 
 
-@given(mcp_answer)
-def test_stream_of_mcp_tools_folds_to_full_response(case: Case):
-    events = grammar.check_stream(write_response_stream(case, mcp_view))
-    response = render_full(case, mcp_view)
+@given(mcp_answer, mcp_views)
+def test_stream_of_mcp_tools_folds_to_full_response(case: Case, view: ResponsesRenderOptions):
+    events = grammar.check_stream(write_response_stream(case, view))
+    response = render_full(case, view)
     grammar.check_object(response)
     assert events[-1]["response"] == response
     Response.model_validate_json(json.dumps(response), strict=True)

@@ -8,7 +8,8 @@ OpenAI's API and Open Responses.
              time, i = 0, 1, 2 ...
     part:    added  delta*  done  part.done, in messages and reasoning; calls have
              delta* done without a part; those of MCP tools have in_progress before
-             it and completed | failed after it if they were made
+             it and completed | failed after it if they were made; the output of a
+             shell has delta* done for each command
 
 `sequence_number` counts all events from 0. The text of a `.done` event is the
 concatenation of its deltas, and the response of the last event contains the items of
@@ -81,9 +82,25 @@ CALL_TEXT_FIELDS = {
 }
 """Type of a call -> the field with its streamed text."""
 MCP_LIST = "mcp_list_tools"
+IMAGE_CALL = "image_generation_call"
 MCP_APPROVAL = "mcp_approval_request"
-HOSTED_STAGES = {"web_search_call": "searching", "code_interpreter_call": "interpreting"}
+SHELL_OUTPUT = "shell_call_output"
+"""Type of the output of a shell in a container, which follows its call."""
+HOSTED_STAGES = {
+    "web_search_call": "searching",
+    "code_interpreter_call": "interpreting",
+    "file_search_call": "searching",
+    IMAGE_CALL: "generating",
+}
 """Type of a call of a hosted tool -> its event between `in_progress` and `completed`."""
+HOSTED_KEYS = {
+    "web_search_call": "action",
+    "code_interpreter_call": "container_id",
+    "file_search_call": "queries",
+    IMAGE_CALL: "result",
+    SHELL_OUTPUT: "output",
+}
+"""Type of a call of a hosted tool, or of its output -> a key that it always has."""
 ITEMS_WITHOUT_STATUS = (COMPACTION, MCP_LIST, MCP_APPROVAL)
 
 
@@ -166,6 +183,9 @@ class _OpenItem:
         before it.
     stages: the events that tell the progress of a call that the server makes, or of an
         MCP server's list.
+    drafts: number of an image's drafts.
+    outputs: the outputs of commands that are complete.
+    output_texts: deltas of the output that is not complete.
     """
 
     def __init__(self, index: int, item: JsonObject) -> None:
@@ -179,6 +199,9 @@ class _OpenItem:
         self.commands: list[str] = []
         self.done_arguments: str | None = None
         self.stages: list[str] = []
+        self.drafts = 0
+        self.outputs: list[JsonObject] = []
+        self.output_texts = {"stdout": "", "stderr": ""}
 
     def feed(self, event: JsonObject, name: str) -> None:
         if self.kind == "shell_call":
@@ -192,6 +215,8 @@ class _OpenItem:
             self._feed_stage(name.removeprefix(f"{self.kind}."))
         elif self.kind in HOSTED_STAGES:
             self._feed_hosted(event, name)
+        elif self.kind == SHELL_OUTPUT:
+            self._feed_output(event, name)
         elif self.kind in CALL_TEXT_FIELDS:
             self._feed_call(event, name)
         elif self.kind == COMPACTION:
@@ -217,7 +242,7 @@ class _OpenItem:
 
     def _feed_hosted(self, event: JsonObject, name: str) -> None:
         """Check an event of a hosted tool's call: in_progress, code, the stage of its
-        work, completed.
+        work, drafts of an image, completed.
         """
         if name == "code_interpreter_call_code.delta" and self.done_arguments is None:
             self.pieces.append(require_string(event.get("delta"), "delta"))
@@ -229,9 +254,33 @@ class _OpenItem:
                 f"{event['type']} differs from its concatenated deltas",
             )
             return
+        if name == f"{IMAGE_CALL}.partial_image" and self.stages[-1:] == ["generating"]:
+            index = event.get("partial_image_index")
+            require(index == self.drafts, f"draft {index!r}, expected {self.drafts}")
+            require_string(event.get("partial_image_b64"), "partial_image_b64")
+            self.drafts += 1
+            return
         self.stages.append(name.removeprefix(f"{self.kind}."))
         order = ["in_progress", HOSTED_STAGES[self.kind], "completed"]
         require(self.stages == order[: len(self.stages)], f"{event['type']} out of order")
+
+    def _feed_output(self, event: JsonObject, name: str) -> None:
+        """Check an event of a shell's output: delta* and done for each command."""
+        index = event.get("command_index")
+        require(index == len(self.outputs), f"{event['type']} of command {index!r}")
+        if name == "shell_call_output_content.delta":
+            delta = require_object(event.get("delta"), "delta")
+            require(delta.keys() <= self.output_texts.keys(), f"a delta of {sorted(delta)}")
+            for stream, text in delta.items():
+                self.output_texts[stream] += require_string(text, stream)
+            return
+        require(name == "shell_call_output_content.done", f"{event['type']} in a {SHELL_OUTPUT}")
+        outputs = require_objects(event.get("output"), "output")
+        for stream, text in self.output_texts.items():
+            done = "".join(str(output.get(stream)) for output in outputs)
+            require(done == text, f"{event['type']} differs from its concatenated deltas")
+        self.outputs += outputs
+        self.output_texts = dict.fromkeys(self.output_texts, "")
 
     def _feed_call(self, event: JsonObject, name: str) -> None:
         field = CALL_TEXT_FIELDS[self.kind]
@@ -368,6 +417,9 @@ class _OpenItem:
             )
             if self.kind == "code_interpreter_call":
                 require(item.get("code") == self.done_arguments, "the code changed")
+            return
+        if self.kind == SHELL_OUTPUT:
+            require(item.get("output") == self.outputs, "the output differs from the streamed one")
             return
         if self.kind == MCP_LIST:
             ending = "completed" if item.get("error") is None else "failed"
@@ -628,6 +680,7 @@ def _check_added_item(item: JsonObject) -> None:
             *CLIENT_CALL_FIELDS,
             *ITEMS_WITHOUT_STATUS,
             *HOSTED_STAGES,
+            SHELL_OUTPUT,
         ),
         f"an item of type {kind!r}",
     )
@@ -659,7 +712,8 @@ def _check_added_item(item: JsonObject) -> None:
             "an added shell_call has commands",
         )
     else:
-        require(not item.get("content") and not item.get("summary"), "an added item has content")
+        names = ("content", "summary", "output", "queries", "result", "results")
+        require(not any(map(item.get, names)), "an added item has content")
 
 
 def _check_item(item: JsonObject, location: str) -> None:
@@ -688,9 +742,8 @@ def _check_item(item: JsonObject, location: str) -> None:
             for key in ("call_id", "name", CALL_TEXT_FIELDS[kind]):
                 require_string(item.get(key), f"{location}.{key}")
             require("namespace" not in item or item["namespace"], f"{location}.namespace is empty")
-        case str(kind) if kind in HOSTED_STAGES:
-            name = "action" if kind == "web_search_call" else "container_id"
-            require_key(item, name, location)
+        case str(kind) if kind in HOSTED_KEYS:
+            _check_hosted_item(item, kind, location)
         case str(kind) if kind in CLIENT_CALL_FIELDS:
             _check_client_call(item, kind, location)
         case kind:
@@ -729,6 +782,29 @@ def _check_client_call(item: JsonObject, kind: str, location: str) -> None:
         len(present) == 1,
         f"{location} has {present or 'none'} of {', '.join(CLIENT_CALL_FIELDS[kind])}",
     )
+
+
+def _check_hosted_item(item: JsonObject, kind: str, location: str) -> None:
+    require_key(item, HOSTED_KEYS[kind], location)
+    if kind == IMAGE_CALL:
+        require(
+            (item["result"] is not None) == (item.get("status") == "completed"),
+            f"{location} of status {item.get('status')!r} has the result {item['result']!r:.40}",
+        )
+    if kind != SHELL_OUTPUT:
+        return
+    call_id = require_string(item.get("call_id"), f"{location}.call_id")
+    require(call_id, f"{location}.call_id is empty")
+    for i, output in enumerate(require_objects(item["output"], f"{location}.output")):
+        for name in ("stdout", "stderr"):
+            require_string(output.get(name), f"{location}.output[{i}].{name}")
+        path = f"{location}.output[{i}].outcome"
+        outcome = require_object(output.get("outcome"), path)
+        code = outcome.get("exit_code")
+        kind = "timeout" if code is None else "exit"
+        require(
+            outcome.get("type") == kind and isinstance(code, int | None), f"{path} is {outcome!r}"
+        )
 
 
 def _check_content(part: JsonObject, location: str) -> None:

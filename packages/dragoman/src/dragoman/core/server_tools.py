@@ -19,6 +19,14 @@ servers.
 """
 INVALID_ARGUMENTS = -32602
 """JSON-RPC's code for invalid arguments."""
+IMAGE_FORMATS = {
+    "image/png": "png",
+    "image/webp": "webp",
+    "image/jpeg": "jpeg",
+    "image/gif": "gif",
+    "image/svg+xml": "svg",
+}
+"""The types of generated images, and OpenAI's names of their formats."""
 
 
 class HostedTarget(Struct, frozen=True):
@@ -89,6 +97,8 @@ class ServerToolName(Struct, frozen=True, kw_only=True):
     hosted: the client's name of the hosted tool that it runs, such as `web_search`; empty
         for others.
     max_calls: maximum calls for one answer; None for no limit of the client's.
+    fixed_arguments: the arguments that the client's options set, as a JSON object; the
+        model cannot write them.
     """
 
     qualified: str
@@ -98,6 +108,7 @@ class ServerToolName(Struct, frozen=True, kw_only=True):
     is_repeatable: bool = False
     hosted: str = ""
     max_calls: int | None = None
+    fixed_arguments: str = "{}"
 
 
 class ApprovedCall(Struct, frozen=True, kw_only=True):
@@ -142,6 +153,13 @@ class ToolFailureKind(StrEnum):
     """This server: it did not make the call, since the answer has had too many."""
 
 
+class ToolImage(Struct, frozen=True):
+    """An image that a tool returned. data: in base64."""
+
+    mime_type: str
+    data: str
+
+
 class ToolOutcome(Struct, frozen=True, kw_only=True):
     """What a call returned that this server made.
 
@@ -149,12 +167,17 @@ class ToolOutcome(Struct, frozen=True, kw_only=True):
     failure: None if the call succeeded.
     code: code of a failure of the protocol or of HTTP.
     approval: id of the approval of the call; None if it needed none.
+    structured: the output as JSON, of the hosted tools whose items are built from it.
+    images: those that a tool which generates images returned, the last one being the
+        result.
     """
 
     text: str
     failure: ToolFailureKind | None = None
     code: int = 0
     approval: str | None = None
+    structured: str | None = None
+    images: tuple[ToolImage, ...] = ()
 
 
 def is_json_object(arguments: str) -> bool:

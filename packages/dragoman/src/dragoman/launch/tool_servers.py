@@ -13,7 +13,7 @@ from ..tools.interface import ToolServers
 from ..tools.mcp_servers import McpServers
 from ..tools.tool_file import ToolFile, ToolFileError, parse_tool_file
 
-HOSTED_TOOLS = ("web_search", "code_interpreter")
+HOSTED_TOOLS = ("web_search", "code_interpreter", "file_search", "image_generation", "shell")
 
 
 def load_tool_file(path: str, environment: Mapping[str, str]) -> ToolFile:
@@ -43,7 +43,7 @@ def build_hosted_tools(
             raise SettingsError(f"--hosted-tool: {entry!r} is not KIND=mcp:LABEL[/TOOL]")
         if kind not in HOSTED_TOOLS:
             raise SettingsError(
-                f"--hosted-tool: {kind!r} is not supported; use {' or '.join(HOSTED_TOOLS)}"
+                f"--hosted-tool: {kind!r} is not supported; use one of {', '.join(HOSTED_TOOLS)}"
             )
         if kind in targets:
             raise SettingsError(f"--hosted-tool: {kind!r} is given twice")

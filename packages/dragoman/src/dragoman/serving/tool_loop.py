@@ -18,12 +18,14 @@ or a client's call twice, both complete.
 from __future__ import annotations
 
 import asyncio
+import binascii
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 
 import msgspec
+from msgspec import Raw
 from msgspec.structs import replace
 
 from ..core.errors import DragomanError, EngineError, RequestError, Unsupported
@@ -56,6 +58,7 @@ from ..core.reply import Choice, ReplyBuilder, ReplyPart
 from ..core.request import Conversation, GenerateRequest
 from ..core.server_tools import (
     HOSTED_PREFIX,
+    IMAGE_FORMATS,
     INVALID_ARGUMENTS,
     TIMED_OUT,
     HostedTarget,
@@ -63,6 +66,7 @@ from ..core.server_tools import (
     RequestedServer,
     ServerToolPlan,
     ToolFailureKind,
+    ToolImage,
     ToolList,
     ToolOutcome,
     is_json_object,
@@ -89,6 +93,10 @@ MAX_PARALLEL_CALLS = 16
 """Calls of one answer at the same time."""
 CALL_TIMEOUT = 120.0
 """Seconds for one call."""
+MAX_IMAGES = 4
+"""Images of one call: OpenAI sends at most three drafts before the result."""
+STRUCTURED_TOOLS = ("file_search", "shell")
+"""Hosted tools whose items are built from structured content."""
 
 _PROTOCOL_ERROR = -32000
 """The code of errors without one, of the range that JSON-RPC leaves to servers."""
@@ -313,10 +321,11 @@ class ToolCaller:
         request = _build_request(self._plan.servers[tool.server], self._owner)
         try:
             async with self._slots, self._tool_servers.open(request) as server:
-                result = await server.call(tool.name, call.arguments, timeout=CALL_TIMEOUT)
+                arguments = _add_arguments(call.arguments, tool.fixed_arguments)
+                result = await server.call(tool.name, arguments, timeout=CALL_TIMEOUT)
         except ToolServerError as error:
             return _describe_error(error)
-        return _describe_result(result)
+        return _describe_result(result, tool.hosted)
 
 
 def _build_key(turn: int, index: int) -> str:
@@ -331,11 +340,35 @@ def _describe_error(error: ToolServerError) -> ToolOutcome:
     return ToolOutcome(text=error.message, failure=ToolFailureKind.PROTOCOL, code=code)
 
 
-def _describe_result(result: ToolCallResult) -> ToolOutcome:
+def _add_arguments(arguments: str, fixed: str) -> str:
+    if fixed == "{}":
+        return arguments
+    written = msgspec.json.decode(arguments, type=dict[str, Raw])
+    return msgspec.json.encode(written | msgspec.json.decode(fixed, type=dict[str, Raw])).decode()
+
+
+def _describe_result(result: ToolCallResult, hosted: str) -> ToolOutcome:
+    """Return the outcome of a call. hosted: the hosted tool that it runs, or empty."""
     text = result.text
-    if not text and result.structured_content is not None:
-        text = msgspec.json.encode(result.structured_content).decode()
-    return ToolOutcome(text=text, failure=ToolFailureKind.EXECUTION if result.is_error else None)
+    structured = None
+    if result.structured_content is not None:
+        structured = msgspec.json.encode(result.structured_content).decode()
+    images = result.images if hosted == "image_generation" else ()
+    return ToolOutcome(
+        text=text or structured or "",
+        failure=ToolFailureKind.EXECUTION if result.is_error else None,
+        structured=structured if hosted in STRUCTURED_TOOLS else None,
+        images=tuple(image for image in images if _is_valid(image))[-MAX_IMAGES:],
+    )
+
+
+def _is_valid(image: ToolImage) -> bool:
+    """Whether clients can decode an image: a tool may send anything."""
+    try:
+        binascii.a2b_base64(image.data, strict_mode=True)
+    except ValueError:
+        return False
+    return image.mime_type in IMAGE_FORMATS
 
 
 class ToolLoop:

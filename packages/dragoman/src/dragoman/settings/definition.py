@@ -257,8 +257,9 @@ class Settings(VllmSettings, frozen=True, kw_only=True):
         tuple[str, ...],
         Option(
             "Access",
-            "A hosted tool of Responses and Messages and the tool that runs it here: `web_search` "
-            "or `code_interpreter`, an MCP server of --tools-file and its tool. Repeatable; by "
+            "A hosted tool of Responses and Messages and the tool that runs it here: `web_search`, "
+            "`code_interpreter`, or for Responses only `file_search`, `image_generation` or "
+            "`shell`; an MCP server of --tools-file and its tool. Repeatable; by "
             "default hosted tools are left out with a warning.",
             metavar="KIND=mcp:LABEL[/TOOL]",
         ),

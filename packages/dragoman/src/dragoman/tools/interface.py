@@ -13,6 +13,7 @@ from typing import Protocol
 from msgspec import Raw, Struct
 
 from ..core.json_types import JsonObject
+from ..core.server_tools import ToolImage
 
 
 class ServerTool(Struct, frozen=True, kw_only=True):
@@ -74,11 +75,13 @@ class ToolCallResult(Struct, frozen=True, kw_only=True):
         as the text of a tool message.
     structured_content: the result as a JSON object, for tools with an output schema.
     is_error: whether the tool says that it failed. The model should see the text.
+    images: as the server sent them, in any format.
     """
 
     text: str
     structured_content: JsonObject | None = None
     is_error: bool = False
+    images: tuple[ToolImage, ...] = ()
 
 
 class ToolServerErrorKind(StrEnum):

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ..core.json_types import JsonValue
+from ..core.server_tools import ToolImage
 from .interface import ServerTool, ToolCallResult, ToolServerError, ToolServerErrorKind
 
 PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
@@ -80,6 +81,7 @@ class _Content(Struct, frozen=True, rename="camel"):
     text: str | None = None
     uri: str | None = None
     mime_type: str | None = None
+    data: str | None = None
     resource: _Resource | None = None
 
 
@@ -145,7 +147,8 @@ def read_tool_page(message: McpMessage) -> tuple[list[ServerTool], str | None]:
 def read_call_result(message: McpMessage, max_bytes: int) -> ToolCallResult:
     """Read the result of a call.
 
-    max_bytes: maximum size of the text and of the structured content.
+    max_bytes: maximum size of the text and of the structured content. Images are limited
+        by the size of the message.
 
     Raises:
         ToolServerError: the result is invalid or larger.
@@ -161,7 +164,17 @@ def read_call_result(message: McpMessage, max_bytes: int) -> ToolCallResult:
             ToolServerErrorKind.TOO_LARGE,
             f"The result has {size} bytes; at most {max_bytes} are allowed.",
         )
-    return ToolCallResult(text=text, structured_content=structured, is_error=result.is_error)
+    images = (
+        ToolImage(part.mime_type, part.data)
+        for part in result.content
+        if part.type == "image" and part.mime_type and part.data
+    )
+    return ToolCallResult(
+        text=text,
+        structured_content=structured,
+        is_error=result.is_error,
+        images=tuple(images),
+    )
 
 
 def _read_tool(tool: _Tool) -> ServerTool:

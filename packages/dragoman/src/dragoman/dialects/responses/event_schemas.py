@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from ..logprobs import ChatTokenLogprob
 from ..openai_errors import OpenAIErrorDetail
@@ -17,6 +17,7 @@ from .response_schemas import (
     ReasoningText,
     RefusalText,
     ResponseObject,
+    ShellOutput,
     SummaryText,
 )
 
@@ -318,10 +319,76 @@ class CodeCompleted(
     """The code has run."""
 
 
+class FileSearchInProgress(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.file_search_call.in_progress"
+):
+    """The model begins a search."""
+
+
+class FileSearchSearching(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.file_search_call.searching"
+):
+    """The search runs."""
+
+
+class FileSearchCompleted(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.file_search_call.completed"
+):
+    """The search has returned."""
+
+
+class ImageInProgress(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.image_generation_call.in_progress"
+):
+    """The model begins to describe an image."""
+
+
+class ImageGenerating(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.image_generation_call.generating"
+):
+    """The image is generated."""
+
+
+class ImagePartial(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.image_generation_call.partial_image"
+):
+    """A draft of the image, in base64."""
+
+    partial_image_index: int
+    partial_image_b64: str
+
+
+class ImageCompleted(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.image_generation_call.completed"
+):
+    """The image is complete."""
+
+
+class ShellOutputPiece(Struct, frozen=True):
+    """A piece of what a command has written; it has one of the two."""
+
+    stdout: str | UnsetType = UNSET
+    stderr: str | UnsetType = UNSET
+
+
+class ShellOutputDelta(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.shell_call_output_content.delta"
+):
+    command_index: int
+    delta: ShellOutputPiece
+
+
+class ShellOutputDone(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.shell_call_output_content.done"
+):
+    command_index: int
+    output: list[ShellOutput]
+
+
 class AnnotationAdded(
     _PartEvent, frozen=True, tag_field="type", tag="response.output_text.annotation.added"
 ):
-    """A citation of a link that a search has found."""
+    """A citation of a link or a file that a search has found."""
 
     annotation_index: int
     annotation: dict[str, Any]
@@ -340,6 +407,8 @@ RESPONSE_EVENTS = (
     McpListInProgress, McpListCompleted, McpListFailed, McpCallInProgress, McpArgumentsDelta,
     McpArgumentsDone, McpCallCompleted, McpCallFailed, WebSearchInProgress,
     WebSearchSearching, WebSearchCompleted, CodeInProgress, CodeDelta, CodeDone, CodeInterpreting,
-    CodeCompleted, AnnotationAdded,
+    CodeCompleted, AnnotationAdded, FileSearchInProgress, FileSearchSearching,
+    FileSearchCompleted, ImageInProgress, ImageGenerating, ImagePartial, ImageCompleted,
+    ShellOutputDelta, ShellOutputDone,
 )  # fmt: skip
 """All events of streams and WebSockets."""

@@ -41,6 +41,8 @@ ID_PREFIXES = {
     "tool_search_call": "tsc",
     "tool_search_output": "tso",
     "web_search_call": "ws",
+    "file_search_call": "fs",
+    "image_generation_call": "ig",
     "code_interpreter_call": "ci",
     "mcp_call": "mcp",
     "mcp_list_tools": "mcpl",

@@ -7,20 +7,19 @@ Each kind renders its own events. An event is its name and its fields after
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from ...core.events import Token, Usage
-from ...core.message import Reasoning, Refusal, SealKind, Text, ToolCall
-from ...core.reply import ReplyPart
+from ...core.message import SealKind
 from ...core.server_tools import ToolFailureKind, ToolList, ToolOutcome, is_json_object
 from ..json_encoding import encode_string, encode_string_or_null
 from ..logprobs import TokenNaming, render_chat_logprobs
-from ..search_links import find_links, locate_links
 from ..token_alignment import ContentTokens, content_tokens
+from .citations import Sources
 from .client_tools import CLIENT_TOOLS, CallFields
 from .input_items import ID_PREFIXES
 from .mcp_tools import render_tool_list_tools
@@ -41,19 +40,6 @@ def render_text_part(text: str, logprobs: bytes, annotations: Sequence[bytes] = 
         b",".join(annotations),
         logprobs,
     )
-
-
-def render_citations(text: str, titles: Mapping[str, str]) -> list[bytes]:
-    """Render a citation for each link of a search that stands in the text.
-
-    titles: the titles of the links, by URL.
-    """
-    return [
-        b'{"type":"url_citation","start_index":%d,"end_index":%d,"url":%s,"title":%s}'
-        % (start, start + len(url), encode_string(url), encode_string(titles[url]))
-        for start, url in locate_links(text)
-        if url in titles
-    ]
 
 
 def render_refusal_part(text: str) -> bytes:
@@ -142,8 +128,14 @@ class ItemWriter(Protocol):
         """Render the item with everything added so far."""
         ...
 
+    def build_next(self) -> ItemWriter | None:
+        """Build the writer of the item that belongs to the same part and follows this
+        one, once that has ended; None if there is none.
+        """
+        ...
 
-class _BaseItemWriter:
+
+class BaseItemWriter:
     def __init__(self, kind: str, index: int, tail: str) -> None:
         self.index = index
         # Derived ids let a stream and a later `retrieve` agree without a table of ids.
@@ -154,17 +146,20 @@ class _BaseItemWriter:
     def join_text(self) -> str:
         return "".join(self.texts)
 
+    def build_next(self) -> ItemWriter | None:
+        return None
 
-class MessageItemWriter(_BaseItemWriter):
+
+class MessageItemWriter(BaseItemWriter):
     """A message with text. Tokens that released no text are buffered for the next delta
     or the end of the item.
     """
 
     def __init__(
-        self, index: int, tail: str, options: ResponsesRenderOptions, titles: Mapping[str, str]
+        self, index: int, tail: str, options: ResponsesRenderOptions, sources: Sources
     ) -> None:
         super().__init__("message", index, tail)
-        self._titles = titles
+        self._sources = sources
         self._top = options.logprobs
         self._tokens: list[Token] = []
         self._pending_tokens: list[Token] = []
@@ -223,7 +218,7 @@ class MessageItemWriter(_BaseItemWriter):
         text = self.join_text()
         logprobs = self._render_logprobs()
         done = b'%s,"text":%s,"logprobs":%s' % (self.part_location, encode_string(text), logprobs)
-        citations = self._render_citations()
+        citations = self._sources.render_citations(text)
         annotations = [
             (
                 b"output_text.annotation.added",
@@ -239,19 +234,17 @@ class MessageItemWriter(_BaseItemWriter):
             (b"content_part.done", b'%s,"part":%s' % (self.part_location, part)),
         ]
 
-    def _render_citations(self) -> list[bytes]:
-        return render_citations(self.join_text(), self._titles) if self._titles else []
-
     def render(self, status: bytes) -> bytes:
         # A full response renders the item without `end`, so the tokens that are still
         # open are listed here.
         self._score(self._content.close() if status != IN_PROGRESS else [])
         logprobs = self._render_logprobs()
-        content = render_text_part(self.join_text(), logprobs, self._render_citations())
+        text = self.join_text()
+        content = render_text_part(text, logprobs, self._sources.render_citations(text))
         return render_message(self.id, status, b"" if status == IN_PROGRESS else content)
 
 
-class RefusalItemWriter(_BaseItemWriter):
+class RefusalItemWriter(BaseItemWriter):
     def __init__(self, index: int, tail: str) -> None:
         super().__init__("message", index, tail)
         self.part_location = self.location + b',"content_index":0'
@@ -283,7 +276,7 @@ class RefusalItemWriter(_BaseItemWriter):
         )
 
 
-class ReasoningItemWriter(_BaseItemWriter):
+class ReasoningItemWriter(BaseItemWriter):
     """Reasoning, rendered as a summary or as raw text; the two have different events."""
 
     def __init__(self, index: int, tail: str, options: ResponsesRenderOptions) -> None:
@@ -355,7 +348,7 @@ class ReasoningItemWriter(_BaseItemWriter):
         )
 
 
-class CallItemWriter(_BaseItemWriter):
+class CallItemWriter(BaseItemWriter):
     def __init__(self, index: int, tail: str, call_id: str, name: ToolName, custom: bool) -> None:
         super().__init__("custom_tool_call" if custom else "function_call", index, tail)
         self._call_id = call_id
@@ -514,123 +507,6 @@ class ApprovalItemWriter(McpCallItemWriter):
         )
 
 
-class HostedCallItemWriter(McpCallItemWriter):
-    """A call of a tool of the operator that runs a hosted tool."""
-
-    def __init__(
-        self,
-        index: int,
-        tail: str,
-        call_id: str,
-        name: ToolName,
-        options: ResponsesRenderOptions,
-    ) -> None:
-        super().__init__(index, tail, call_id, name)
-        self._kind = self._tool.hosted + "_call"
-        self._options = options
-        self._set_id(self._kind)
-
-    def begin(self) -> list[EventFields]:
-        return [(self._kind.encode() + b".in_progress", self.location)]
-
-    def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
-        del tokens
-        self.texts.append(text)
-        return None
-
-    def _build_endings(self, stage: bytes) -> list[EventFields]:
-        """Return the events of a call that was made. There is none for a failure."""
-        kind = self._kind.encode()
-        if self.outcome is None:
-            return []
-        begun = (kind + b"." + stage, self.location)
-        if self.outcome.failure is not None:
-            return [begun]
-        return [begun, (kind + b".completed", self.location)]
-
-    def _find_argument(self, *names: str) -> str:
-        """Return an argument by its usual names, or else the first text."""
-        try:
-            arguments = msgspec.json.decode(self.join_text(), type=dict[str, object])
-        except (msgspec.MsgspecError, RecursionError):
-            return ""
-        values = [*(arguments.get(name) for name in names), *arguments.values()]
-        return next((value for value in values if isinstance(value, str)), "")
-
-
-class WebSearchItemWriter(HostedCallItemWriter):
-    """A `web_search_call`. titles: receives the titles of the links that it finds."""
-
-    def __init__(
-        self,
-        index: int,
-        tail: str,
-        call_id: str,
-        name: ToolName,
-        options: ResponsesRenderOptions,
-        titles: dict[str, str],
-    ) -> None:
-        super().__init__(index, tail, call_id, name, options)
-        self._titles = titles
-
-    def end(self) -> list[EventFields]:
-        return self._build_endings(b"searching")
-
-    def find_links(self) -> list[str]:
-        """Return the URLs of the links that the search found, and keep their titles."""
-        if self.outcome is None or self.outcome.failure is not None:
-            return []
-        links = find_links(self.outcome.text)
-        self._titles |= {link.url: link.title for link in links}
-        return [link.url for link in links]
-
-    def render(self, status: bytes) -> bytes:
-        status = self._map_status(status)
-        action = b""
-        if status != IN_PROGRESS:
-            query = encode_string(self._find_argument("query", "q"))
-            action = b',"query":%s,"queries":[%s]' % (query, query)
-        if self.outcome is not None and self.outcome.failure is None:
-            urls = self.find_links()
-            if self._options.include_sources:
-                sources = (b'{"type":"url","url":%s}' % encode_string(url) for url in urls)
-                action += b',"sources":[%s]' % b",".join(sources)
-        return b'{"id":%s,"type":"web_search_call","status":"%s","action":{"type":"search"%s}}' % (
-            self.id,
-            status,
-            action,
-        )
-
-
-class CodeInterpreterItemWriter(HostedCallItemWriter):
-    """A `code_interpreter_call`. Its code is sent at once when it is complete, since the
-    model writes it as a string of JSON.
-    """
-
-    def end(self) -> list[EventFields]:
-        code = encode_string(self._find_code())
-        prefix = self._kind.encode() + b"_code."
-        delta = [(prefix + b"delta", self.delta_prefix + code)] if self._find_code() else []
-        done = (prefix + b"done", b'%s,"code":%s' % (self.location, code))
-        return [*delta, done, *self._build_endings(b"interpreting")]
-
-    def _find_code(self) -> str:
-        return self._find_argument("code", "script", "source")
-
-    def render(self, status: bytes) -> bytes:
-        status = self._map_status(status)
-        outputs = b"null"
-        if self.outcome is not None and self._options.include_code_outputs:
-            outputs = b'[{"type":"logs","logs":%s}]' % encode_string(self.outcome.text)
-        return (
-            b'{"id":%s,"type":"code_interpreter_call","status":"%s","code":%s,'
-            b'"container_id":%s,"outputs":%s}'
-        ) % (
-            self.id, status, encode_string("" if status == IN_PROGRESS else self._find_code()),
-            encode_string(f"cntr_{self._tail}"), outputs,
-        )  # fmt: skip
-
-
 class ToolListWriter:
     """The item of an MCP server's list of tools; it is complete when it is added."""
 
@@ -661,6 +537,18 @@ class ToolListWriter:
             tools,
             error,
         )
+
+
+def render_command_events(output_index: int, index: int, command: str) -> list[EventFields]:
+    """Render the events of a command of a shell call, which is complete."""
+    # OpenAI's types of these three events have no `item_id`.
+    location = b'"output_index":%d,"command_index":%d' % (output_index, index)
+    text = encode_string(command)
+    return [
+        (b"shell_call_command.added", location + b',"command":""'),
+        (b"shell_call_command.delta", b'%s,"delta":%s' % (location, text)),
+        (b"shell_call_command.done", b'%s,"command":%s' % (location, text)),
+    ]
 
 
 class ClientCallItemWriter(CallItemWriter):
@@ -711,18 +599,7 @@ class ClientCallItemWriter(CallItemWriter):
             return [*deltas, *super().end()]
         events: list[EventFields] = []
         for i, command in enumerate(self._fields.commands):
-            # OpenAI's types of these three events have no `item_id`.
-            location = b'"output_index":%d,"command_index":%d' % (self.index, i)
-            events.append((b"shell_call_command.added", location + b',"command":""'))
-            events.append(
-                (b"shell_call_command.delta", b'%s,"delta":%s' % (location, encode_string(command)))
-            )
-            events.append(
-                (
-                    b"shell_call_command.done",
-                    b'%s,"command":%s' % (location, encode_string(command)),
-                )
-            )
+            events += render_command_events(self.index, i, command)
         return events
 
     def render(self, status: bytes) -> bytes:
@@ -738,124 +615,3 @@ class ClientCallItemWriter(CallItemWriter):
         return b'{"id":%s,"type":"%s","status":"%s","call_id":%s,%s}' % (
             self.id, self._tool.call.encode(), status, encode_string(self._call_id), fields,
         )  # fmt: skip
-
-
-class OpenItem(Struct, frozen=True):
-    """The fields of an item as it begins."""
-
-    type: str
-    name: str = ""
-    namespace: str = ""
-    server_label: str | None = None
-    call_id: str = ""
-    is_refusal: bool = False
-
-
-class ItemWriterFactory:
-    """Creates the item writers of one response. Item ids derive from the response's id
-    and never change.
-    """
-
-    def __init__(self, response_id: str, options: ResponsesRenderOptions) -> None:
-        self._tail = response_id.removeprefix("resp_")
-        self._options = options
-        self._titles: dict[str, str] = {}
-        self._names = {name.qualified: name for name in options.tool_names}
-
-    def create(
-        self, index: int, kind: type[ReplyPart]
-    ) -> MessageItemWriter | RefusalItemWriter | ReasoningItemWriter:
-        """Create the writer of any item except a call."""
-        if kind is Reasoning:
-            return ReasoningItemWriter(index, self._tail, self._options)
-        return (
-            RefusalItemWriter(index, self._tail)
-            if kind is Refusal
-            else MessageItemWriter(index, self._tail, self._options, self._titles)
-        )
-
-    def create_list(self, index: int, tool_list: ToolList) -> ToolListWriter:
-        return ToolListWriter(index, self._tail, tool_list)
-
-    def create_call(self, index: int, call_id: str, name: str, custom: bool) -> CallItemWriter:
-        # The table has only the names that differ between the prompt and the wire.
-        tool_name = self._names.get(name) or ToolName(name, name, "")
-        if (tool := tool_name.server_tool) is not None and tool.hosted == "web_search":
-            return WebSearchItemWriter(
-                index, self._tail, call_id, tool_name, self._options, self._titles
-            )
-        if tool is not None and tool.hosted:
-            return CodeInterpreterItemWriter(index, self._tail, call_id, tool_name, self._options)
-        if tool is not None:
-            kind = ApprovalItemWriter if tool.needs_approval else McpCallItemWriter
-            return kind(index, self._tail, call_id, tool_name)
-        if tool_name.kind and not custom:
-            return ClientCallItemWriter(index, self._tail, call_id, tool_name)
-        return CallItemWriter(index, self._tail, call_id, tool_name, custom)
-
-    def restore_links(self, calls: Sequence[ToolCall]) -> None:
-        """Find the links in the outcomes of earlier calls, which later text may cite."""
-        for call in calls:
-            item = self.create_complete(0, call)
-            if isinstance(item, WebSearchItemWriter):
-                item.find_links()
-
-    def restore(
-        self,
-        index: int,
-        item: OpenItem,
-        text: str,
-        logprobs: Sequence[Raw],
-        part: ReplyPart | None,
-    ) -> ItemWriter:
-        """Create the writer of an item that another writer has begun.
-
-        text, logprobs: those of its deltas.
-        part: the whole of it; None if it was cut off.
-        """
-        if part is not None and not isinstance(part, Text):
-            return self.create_complete(index, part)
-        writer: ItemWriter
-        match item.type:
-            case "message":
-                writer = self.create(index, Refusal if item.is_refusal else Text)
-            case "reasoning":
-                writer = self.create(index, Reasoning)
-            case _:
-                writer = self.create_call(
-                    index, item.call_id, self._find_qualified(item), item.type == "custom_tool_call"
-                )
-        if isinstance(writer, MessageItemWriter):
-            writer.restore(text, logprobs, () if part is None else part.tokens)
-        else:
-            writer.add(text, ())
-        return writer
-
-    def _find_qualified(self, item: OpenItem) -> str:
-        for name in self._names.values():
-            if name.server_tool is not None and name.server_tool.hosted + "_call" == item.type:
-                return name.qualified
-            label = None if name.server_tool is None else name.server_tool.server
-            if (name.name, name.namespace, label) == (
-                item.name,
-                item.namespace,
-                item.server_label,
-            ):
-                return name.qualified
-        return item.name
-
-    def create_complete(self, index: int, part: ReplyPart) -> ItemWriter:
-        """Create the writer of a finished part, with the part added."""
-        if isinstance(part, ToolCall):
-            call = self.create_call(index, part.id, part.name, part.custom)
-            call.add(part.arguments, ())
-            if isinstance(call, McpCallItemWriter):
-                call.outcome = part.outcome
-            if isinstance(call, (ClientCallItemWriter, ApprovalItemWriter)):
-                call.resolve()
-            return call
-        writer = self.create(index, type(part))
-        writer.add(part.text, part.tokens if isinstance(part, Text) else ())
-        if isinstance(writer, ReasoningItemWriter) and isinstance(part, Reasoning):
-            writer.seal = part.seal
-        return writer

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ...core.errors import Unsupported
-from ...core.server_tools import ListedTool, RequestedServer, ToolList
+from ...core.server_tools import HOSTED_PREFIX, ListedTool, RequestedServer, ToolList
 from ..field_errors import abbreviate, invalid_value, missing_parameter
 from ..json_encoding import encode_string, encode_string_or_null
 from .parsed_items import ListedTools
@@ -47,11 +47,13 @@ class McpServer(Struct, frozen=True, kw_only=True):
 
     allowed: the tools that the model may call; None is all of them.
     approval: `always`, `never`, or filters; other tools need an approval.
+    options: those of a hosted tool.
     """
 
     server: RequestedServer
     allowed: list[str] | _ToolFilter | None
     approval: str | _ApprovalFilters
+    options: dict[str, Raw] = {}
 
     def allows(self, tool: ListedTool) -> bool:
         match self.allowed:
@@ -133,7 +135,8 @@ class _Annotations(Struct, frozen=True):
 
 def read_tool_list(item: WireItem) -> ListedTools | None:
     """Read an `mcp_list_tools` item; None if it is of no server. Raises MsgspecError."""
-    if not item.server_label:
+    # Clients never get the list of a hosted tool's server.
+    if not item.server_label or item.server_label.startswith(HOSTED_PREFIX):
         return None
     tool_list = read_listed_tools(item.server_label, item.tools, item.error)
     # The list of a failed attempt is no list: the next request tries again.

@@ -367,7 +367,12 @@ def _build_tools(
         # Hosted tools have no list of their own in the API.
         lists=tuple(each for each in lists if not each.server.startswith(HOSTED_PREFIX)),
     )
-    return RequestedTools(plan, tool_registry.unlisted_servers, tuple(turns.unmatched_approvals))
+    return RequestedTools(
+        plan,
+        tool_registry.unlisted_servers,
+        tuple(turns.unmatched_approvals),
+        tool_registry.option_warnings,
+    )
 
 
 def _read_reasoning(body: ResponsesBody, warnings: list[str]) -> ReasoningOptions:
@@ -433,7 +438,9 @@ def _build_render_options(
         wrap_seal=None if sealing_key is None else partial(_wrap_seal, sealing_key),
         now=now,
         include_sources="web_search_call.action.sources" in include,
+        include_file_results="file_search_call.results" in include,
         include_code_outputs="code_interpreter_call.outputs" in include,
+        partial_images=tool_registry.partial_images,
     )
 
 

@@ -58,7 +58,9 @@ class ResponsesRenderOptions(Struct, frozen=True, kw_only=True):
     now: returns Unix seconds, for `completed_at`.
     seal_compaction: encrypts the summary; None if the response is not a compaction.
     include_sources: return the links that a search has found.
+    include_file_results: return what a file search has found.
     include_code_outputs: return the output of code.
+    partial_images: maximum drafts of an image that are sent as events.
     """
 
     logprobs: int | None = None
@@ -70,4 +72,6 @@ class ResponsesRenderOptions(Struct, frozen=True, kw_only=True):
     now: Callable[[], int] | None = None
     seal_compaction: Callable[[str], str] | None = None
     include_sources: bool = False
+    include_file_results: bool = False
     include_code_outputs: bool = False
+    partial_images: int = 0

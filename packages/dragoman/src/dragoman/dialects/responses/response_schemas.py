@@ -116,7 +116,9 @@ class CompactionItem(Struct, frozen=True, tag_field="type", tag="compaction"):
 
 
 class ShellCallItem(Struct, frozen=True, tag_field="type", tag="shell_call"):
-    """A call of OpenAI's shell tool, which the client runs."""
+    """A call of OpenAI's shell tool, which the client runs, or a tool of the server's
+    operator if its environment is a container.
+    """
 
     id: str
     status: ItemStatus
@@ -248,6 +250,73 @@ class CodeInterpreterCallItem(Struct, frozen=True, tag_field="type", tag="code_i
     outputs: list[CodeLogs] | None
 
 
+class FileSearchResult(Struct, frozen=True):
+    file_id: str | None
+    filename: str | None
+    score: float | None
+    attributes: dict[str, Any] | None
+    text: str | None
+
+
+class FileSearchCallItem(Struct, frozen=True, tag_field="type", tag="file_search_call"):
+    """A file search by a tool of the server's operator.
+
+    results: what it has found, if the request includes it.
+    """
+
+    id: str
+    status: Literal["in_progress", "searching", "completed", "incomplete", "failed"]
+    queries: list[str]
+    results: list[FileSearchResult] | None
+
+
+class ImageGenerationError(Struct, frozen=True):
+    code: str | None
+    param: str | None
+    message: str
+
+
+class ImageGenerationCallItem(Struct, frozen=True, tag_field="type", tag="image_generation_call"):
+    """An image that a tool of the server's operator has generated.
+
+    result: the image in base64, of a complete call.
+    revised_prompt: the prompt that the model wrote.
+    """
+
+    id: str
+    status: Literal["in_progress", "completed", "generating", "failed"]
+    result: str | None
+    output_format: str | UnsetType = UNSET
+    revised_prompt: str | UnsetType | None = UNSET
+    error: ImageGenerationError | UnsetType = UNSET
+    background: str | UnsetType = UNSET
+    quality: str | UnsetType = UNSET
+    size: str | UnsetType = UNSET
+
+
+class ShellOutcome(Struct, frozen=True):
+    """How a command ended. exit_code: unless its time ran out."""
+
+    type: Literal["exit", "timeout"]
+    exit_code: int | UnsetType = UNSET
+
+
+class ShellOutput(Struct, frozen=True):
+    stdout: str
+    stderr: str
+    outcome: ShellOutcome
+
+
+class ShellCallOutputItem(Struct, frozen=True, tag_field="type", tag="shell_call_output"):
+    """The output of a shell that a tool of the server's operator runs."""
+
+    id: str
+    status: ItemStatus
+    call_id: str
+    output: list[ShellOutput]
+    max_output_length: int | None
+
+
 OutputItem = (
     MessageItem
     | ReasoningItem
@@ -264,6 +333,9 @@ OutputItem = (
     | McpApprovalRequestItem
     | WebSearchCallItem
     | CodeInterpreterCallItem
+    | FileSearchCallItem
+    | ImageGenerationCallItem
+    | ShellCallOutputItem
 )
 
 

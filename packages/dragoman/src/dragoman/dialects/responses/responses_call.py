@@ -116,11 +116,13 @@ class RequestedTools(Struct, frozen=True):
     plan: what may be called.
     unlisted: the servers whose tools are not known.
     unmatched_approvals: the fields with answers to unknown requests for an approval.
+    warnings: those that depend on the tools that were listed.
     """
 
     plan: ServerToolPlan
     unlisted: tuple[RequestedServer, ...] = ()
     unmatched_approvals: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class BuiltRequest(Struct, frozen=True):
@@ -219,9 +221,9 @@ class ResponsesCall(Struct, frozen=True, kw_only=True):
                     "that tool allowed",
                 )
         changed = self._with_built(built)
-        return msgspec.structs.replace(
-            changed, call=msgspec.structs.replace(changed.call, server_tools=plan)
-        )
+        warnings = (*changed.call.warnings, *built.tools.warnings)
+        call = msgspec.structs.replace(changed.call, server_tools=plan, warnings=warnings)
+        return msgspec.structs.replace(changed, call=call)
 
     def _with_built(self, built: BuiltRequest) -> ResponsesCall:
         # The output limit is the body's, or that of a call without output.

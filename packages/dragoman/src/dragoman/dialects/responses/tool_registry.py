@@ -32,6 +32,12 @@ from ..request_body import read_json_object
 from ..server_tools import build_function, join_name
 from .client_tool_functions import build_client_function
 from .client_tools import CHOICE_TYPES, CLIENT_TOOLS, find_kinds, is_client_tool, render_client_tool
+from .hosted_options import (
+    fit_options,
+    read_hosted_options,
+    read_partial_images,
+    render_hosted_tool,
+)
 from .mcp_tools import (
     MCP,
     McpServer,
@@ -52,9 +58,13 @@ NAMESPACE_SEPARATOR = "__"
 HOSTED_KINDS = {
     **dict.fromkeys(WEB_SEARCH_TYPES, "web_search"),
     "code_interpreter": "code_interpreter",
+    "file_search": "file_search",
+    "image_generation": "image_generation",
+    "shell": "shell",
 }
-"""Types of the hosted tools that the operator can run, and their kinds."""
-_AUTO_CONTAINER = b'{"type":"auto"}'
+"""Types of the hosted tools that the operator can run, and their kinds. A shell of this
+type can also be the client's.
+"""
 CALLABLE_TYPES = ("function", "custom")
 
 
@@ -93,6 +103,7 @@ class ResponsesToolRegistry:
         self._mcp_servers: dict[str, McpServer] = {}
         self._mcp_tools: dict[tuple[str, str], ServerToolName] = {}
         self._listed: frozenset[str] = frozenset()
+        self._option_warnings: list[str] = []
         self._warnings = warnings
         echoed = self._add_all(tools, "tools")
         self.echo = b"[%s]" % b",".join(echoed[i] for i in sorted(echoed) if echoed[i])
@@ -109,6 +120,7 @@ class ResponsesToolRegistry:
         }
         copied._client_names = self._client_names.copy()
         copied._mcp_tools = self._mcp_tools.copy()
+        copied._option_warnings = self._option_warnings.copy()
         copied._warnings = warnings
         return copied
 
@@ -152,6 +164,19 @@ class ResponsesToolRegistry:
         """The tools of MCP servers by their names in the prompt."""
         return {tool.qualified: tool for tool in self._mcp_tools.values()}
 
+    @property
+    def option_warnings(self) -> tuple[str, ...]:
+        """The warnings about options that the operator's tools do not have, as far as
+        these are listed.
+        """
+        return tuple(self._option_warnings)
+
+    @property
+    def partial_images(self) -> int:
+        """Maximum drafts of an image that the client wants."""
+        declared = self._mcp_servers.get(HOSTED_PREFIX + "image_generation")
+        return 0 if declared is None else read_partial_images(declared.options)
+
     def load_list(self, label: str, tools: Sequence[ListedTool]) -> None:
         """Add the tools of an MCP server that the request allows. The last list of a
         server applies; lists of undeclared servers are ignored.
@@ -167,7 +192,13 @@ class ResponsesToolRegistry:
                 continue
             hosted = "" if declared.server.hosted is None else label.removeprefix(HOSTED_PREFIX)
             qualified = self._make_unique(hosted or join_name(label, tool.name))
-            self._tools[qualified] = build_function(tool, qualified)
+            fitted = fit_options(tool, declared.options)
+            self._option_warnings += (
+                f"{declared.server.path}.{name} is ignored: the server's own tool has no such "
+                "option"
+                for name in fitted.ignored
+            )
+            self._tools[qualified] = build_function(fitted.tool, qualified)
             self._mcp_tools[label, tool.name] = ServerToolName(
                 qualified=qualified,
                 server=label,
@@ -175,6 +206,7 @@ class ResponsesToolRegistry:
                 needs_approval=declared.needs_approval(tool),
                 is_repeatable=tool.is_repeatable,
                 hosted=hosted,
+                fixed_arguments=fitted.fixed_arguments,
             )
 
     def qualify_mcp_tool(self, label: str, name: str) -> str:
@@ -220,7 +252,11 @@ class ResponsesToolRegistry:
         groups = [(i, tool) for i, tool in enumerate(tools) if tool.type == "namespace"]
         run_by_client = [(i, tool) for i, tool in enumerate(tools) if is_client_tool(tool)]
         mcp = [(i, tool) for i, tool in enumerate(tools) if tool.type == MCP]
-        hosted = [(i, tool) for i, tool in enumerate(tools) if self._find_hosted(tool.type)]
+        hosted = [
+            (i, tool)
+            for i, tool in enumerate(tools)
+            if self._find_hosted(tool.type) and not is_client_tool(tool)
+        ]
         special = {i for i, _ in (*groups, *run_by_client, *mcp, *hosted)}
         echoed: dict[int, bytes] = {}
         for i, tool in hosted:
@@ -278,28 +314,12 @@ class ResponsesToolRegistry:
         label = HOSTED_PREFIX + kind
         if label in self._mcp_servers:
             raise invalid_value(f"{path}.type", f"there can be one tool of type {abbreviate(kind)}")
-        options = {
-            "filters": tool.filters,
-            "search_context_size": tool.search_context_size,
-            "search_content_types": tool.search_content_types,
-            "external_web_access": tool.external_web_access,
-            "user_location": tool.user_location,
-        }
-        for name, value in options.items():
-            if bytes(value).strip() not in (b"", b"null"):
-                self._warnings.append(
-                    f"{path}.{name} is ignored: the server's own tool has no such option"
-                )
+        options = read_hosted_options(tool, kind, path)
         server = RequestedServer(label=label, path=path, hosted=self._hosted_tools[kind])
-        self._mcp_servers[label] = McpServer(server=server, allowed=None, approval="never")
-        if kind != "code_interpreter":
-            return b'{"type":%s}' % encode_string(tool.type)
-        container = minify(tool.container) if bytes(tool.container) else _AUTO_CONTAINER
-        if container != _AUTO_CONTAINER:
-            self._warnings.append(
-                f"{path}.container is ignored: the server's own tool chooses where code runs"
-            )
-        return b'{"type":"code_interpreter","container":%s}' % container
+        self._mcp_servers[label] = McpServer(
+            server=server, allowed=None, approval="never", options=options
+        )
+        return render_hosted_tool(tool.type, options)
 
     def qualify(self, name: str, namespace: str | None) -> str:
         """Return the name of a tool in the prompt, even if it is no longer declared.
@@ -322,9 +342,10 @@ class ResponsesToolRegistry:
         it is no longer declared.
         """
         kinds = find_kinds(call)
+        hosted = (tool.qualified for tool in self._mcp_tools.values() if tool.hosted in kinds)
         return next(
             (self._client_names[kind] for kind in kinds if kind in self._client_names),
-            CLIENT_TOOLS[kinds[0]].name,
+            next(hosted, CLIENT_TOOLS[kinds[0]].name),
         )
 
     def _add_group(self, group: ResponsesWireTool, path: str) -> bytes:

@@ -8,7 +8,7 @@ interpret the values.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -149,6 +149,72 @@ class ResponsesWireTool(Struct, frozen=True):
     search_content_types: Raw = Raw()
     external_web_access: Raw = Raw()
     user_location: Raw = Raw()
+    vector_store_ids: Raw = Raw()
+    max_num_results: Raw = Raw()
+    ranking_options: Raw = Raw()
+    action: Raw = Raw()
+    background: Raw = Raw()
+    complexity: Raw = Raw()
+    frame_count: Raw = Raw()
+    frame_duration_ms: Raw = Raw()
+    input_fidelity: Raw = Raw()
+    input_image_mask: Raw = Raw()
+    model: Raw = Raw()
+    moderation: Raw = Raw()
+    output_compression: Raw = Raw()
+    output_format: Raw = Raw()
+    partial_images: Raw = Raw()
+    quality: Raw = Raw()
+    size: Raw = Raw()
+    svg: Raw = Raw()
+
+
+class WebSearchOptions(Struct, frozen=True, kw_only=True):
+    filters: Raw = Raw()
+    search_context_size: Raw = Raw()
+    search_content_types: Raw = Raw()
+    external_web_access: Raw = Raw()
+    user_location: Raw = Raw()
+
+
+class CodeInterpreterOptions(Struct, frozen=True, kw_only=True):
+    container: Raw = Raw()
+
+
+class FileSearchOptions(Struct, frozen=True, kw_only=True):
+    vector_store_ids: list[str]
+    max_num_results: Annotated[int, Meta(ge=1, le=50)] | None = None
+    filters: dict[str, Raw] | None = None
+    ranking_options: dict[str, Raw] | None = None
+
+
+class ImageGenerationOptions(Struct, frozen=True, kw_only=True):
+    action: Literal["generate", "edit", "auto"] | None = None
+    background: Literal["transparent", "opaque", "auto"] | None = None
+    complexity: Literal["low", "medium", "high"] | None = None
+    frame_count: AtLeastOne | None = None
+    frame_duration_ms: AtLeastOne | None = None
+    input_fidelity: Literal["high", "low"] | None = None
+    input_image_mask: dict[str, Raw] | None = None
+    model: str | None = None
+    moderation: Literal["auto", "low"] | None = None
+    output_compression: Annotated[int, Meta(ge=0, le=100)] | None = None
+    output_format: Literal["png", "webp", "jpeg", "gif", "svg"] | None = None
+    partial_images: Annotated[int, Meta(ge=0, le=3)] | None = None
+    quality: Literal["low", "medium", "high", "xhigh", "max", "auto"] | None = None
+    size: str | None = None
+    svg: dict[str, Raw] | None = None
+
+
+class HostedEnvironment(Struct, frozen=True, kw_only=True):
+    """The environment of a hosted shell. container_id: of a reference."""
+
+    type: Literal["container_auto", "container_reference"]
+    container_id: str | None = None
+
+
+class ShellOptions(Struct, frozen=True, kw_only=True):
+    environment: HostedEnvironment
 
 
 class ResponsesNamedTool(Struct, frozen=True):
@@ -275,13 +341,10 @@ _TOOL_FIELDS: Mapping[str | None, frozenset[str]] = {
     "computer": _CALLERS,
     "computer_use_preview": _CALLERS | {"display_width", "display_height", "environment"},
     "tool_search": _CALLERS | {"execution", "description", "parameters"},
-    "code_interpreter": _CALLERS | {"container"},
-    **dict.fromkeys(
-        WEB_SEARCH_TYPES,
-        _CALLERS
-        | {"filters", "user_location"}
-        | {"search_context_size", "search_content_types", "external_web_access"},
-    ),
+    "code_interpreter": _CALLERS | set(CodeInterpreterOptions.__struct_fields__),
+    **dict.fromkeys(WEB_SEARCH_TYPES, _CALLERS | set(WebSearchOptions.__struct_fields__)),
+    "file_search": _CALLERS | set(FileSearchOptions.__struct_fields__),
+    "image_generation": _CALLERS | set(ImageGenerationOptions.__struct_fields__),
     "mcp": _CALLERS
     | {
         "server_label",
@@ -398,7 +461,8 @@ class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
         Note(
             "message.output_text.logprobs; reasoning.encrypted_content, which only this server "
             "can decrypt, for "
-            "the same API key. Other values belong to hosted tools and have no effect"
+            "the same API key; web_search_call.action.sources, code_interpreter_call.outputs "
+            "and file_search_call.results of the server's own tools. Other values have no effect"
         ),
     ] = None
     tools: Annotated[
@@ -408,10 +472,10 @@ class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
             "apply_patch, "
             "computer, computer_use_preview and tool_search with execution client as functions, "
             "whose calls are "
-            "items of their own types; web_search and code_interpreter if the server's operator "
+            "items of their own types; web_search, code_interpreter, file_search, "
+            "image_generation and a shell in a container if the server's operator "
             "runs them; mcp if this server has tool "
-            "servers; lark grammars, hosted tools and a shell in a container "
-            "give a warning"
+            "servers; lark grammars and other hosted tools give a warning"
         ),
     ] = None
     tool_choice: Annotated[

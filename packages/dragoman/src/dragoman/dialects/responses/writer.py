@@ -4,8 +4,9 @@
     item:  output_item.added  content events  output_item.done
 
 One part of the answer is one item, and one item is open at a time; parts without text
-produce none. Events are numbered from 0 without gaps, including the repeated
-`in_progress` events that serve as keepalives. The last event contains the full object.
+produce none. The output of a hosted shell is a second item of its call. Events are
+numbered from 0 without gaps, including the repeated `in_progress` events that serve as
+keepalives. The last event contains the full object.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from ..json_encoding import encode_field, encode_int, encode_string
 from ..server_sent_events import DONE, KEEPALIVE_COMMENT
 from . import item_writers
 from .errors import render_error_fields, render_failure
+from .item_writer_factory import ItemWriterFactory, OpenItem
 from .item_writers import (
     COMPLETED,
     IN_PROGRESS,
@@ -49,10 +51,8 @@ from .item_writers import (
     ClientCallItemWriter,
     EventFields,
     ItemWriter,
-    ItemWriterFactory,
     McpCallItemWriter,
     MessageItemWriter,
-    OpenItem,
     ReasoningItemWriter,
 )
 from .render_options import Echo, ResponsesRenderOptions
@@ -161,7 +161,7 @@ class ResponsesWriter:
         open_part: the part of the open item, if what follows continues it. Otherwise
             the item ends as incomplete.
         """
-        self._item_writers.restore_links(calls)
+        self._item_writers.restore_sources(calls)
         self._sequence = len(events)
         added = _AddedItem(OpenItem(""))
         texts: list[str] = []
@@ -185,6 +185,8 @@ class ResponsesWriter:
                     if part.type == "refusal":
                         item = msgspec.structs.replace(added.item, is_refusal=True)
                         added = _AddedItem(item)
+                case "response.shell_call_output_content.delta":
+                    """The output is one batch of events with the end of its item."""
                 case kind if kind.endswith(".delta"):
                     delta = msgspec.json.decode(event.data, type=_Delta)
                     texts.append(delta.delta)
@@ -383,7 +385,9 @@ class ResponsesWriter:
         rendered_item = item.render(status)
         done = self._render_item_event(b"done", rendered_item)
         self._items.append(rendered_item)
-        return end_events + done
+        if (next_item := item.build_next()) is None:
+            return end_events + done
+        return end_events + done + self._start_item(next_item) + self._close_item(COMPLETED)
 
     def _render_output(self, choice: Choice, tool_lists: Sequence[ToolList] = ()) -> list[bytes]:
         """Render the items of the full object. Only the last part can be incomplete."""
@@ -397,7 +401,10 @@ class ResponsesWriter:
                 # Reasoning with a seal is complete, whatever ended the answer.
                 is_cut = i == len(choice.parts) - 1 and not _has_seal(part)
                 status = _map_status(choice.reason) if is_cut else COMPLETED
-                items.append(self._item_writers.create_complete(len(items), part).render(status))
+                item = self._item_writers.create_complete(len(items), part)
+                items.append(item.render(status))
+                if (next_item := item.build_next()) is not None:
+                    items.append(next_item.render(COMPLETED))
         return items
 
     # Events.
