@@ -188,6 +188,64 @@ CUSTOM_CALL_EVENTS = [
 ]
 
 
+def build_hosted(
+    kind: str, stages: tuple[str, ...], **fields: object
+) -> tuple[list[JsonObject], JsonObject]:
+    """Return the events of a call of a hosted tool, and its item.
+
+    fields: those of the item once it is complete; they are null before.
+    """
+    item: JsonObject = {"id": "h", "type": kind, "status": "in_progress", **dict.fromkeys(fields)}
+    whole = {**item, "status": "completed", **fields}
+    events = [build_call_event(f"{kind}.{stage}", "h") for stage in stages]
+    return [build_added(item), *events, build_done(whole)], whole
+
+
+FILE_EVENTS, FINISHED_FILES = build_hosted(
+    "file_search_call", ("in_progress", "searching", "completed"), queries=["a"], results=None
+)
+IMAGE_EVENTS, FINISHED_IMAGE = build_hosted(
+    "image_generation_call", ("in_progress", "generating", "completed"), result="YQ=="
+)
+DRAFT = build_call_event(
+    "image_generation_call.partial_image", "h", partial_image_index=0, partial_image_b64="YQ=="
+)
+SHELL_OUTPUT: JsonObject = {
+    "id": "h",
+    "type": "shell_call_output",
+    "status": "in_progress",
+    "call_id": "c",
+    "output": [],
+}
+COMMAND_OUTPUT: JsonObject = {
+    "stdout": "ab",
+    "stderr": "",
+    "outcome": {"type": "exit", "exit_code": 0},
+}
+FINISHED_OUTPUT: JsonObject = {**SHELL_OUTPUT, "status": "completed", "output": [COMMAND_OUTPUT]}
+OUTPUT_EVENTS = [
+    build_added(SHELL_OUTPUT),
+    *(
+        build_call_event(
+            "shell_call_output_content.delta", "h", command_index=0, delta={"stdout": text}
+        )
+        for text in "ab"
+    ),
+    build_call_event(
+        "shell_call_output_content.done", "h", command_index=0, output=[COMMAND_OUTPUT]
+    ),
+    build_done(FINISHED_OUTPUT),
+]
+HOSTED_SHELL_CALL: JsonObject = {
+    "id": "sh",
+    "type": "shell_call",
+    "status": "incomplete",
+    "call_id": "c",
+    "action": {"commands": EMPTY_LIST},
+    "environment": {"type": "container_reference", "container_id": "cntr_1"},
+}
+
+
 def encode_events(*events: JsonObject) -> bytes:
     numbered = ({**event, "sequence_number": i} for i, event in enumerate(events))
     return (
@@ -225,6 +283,16 @@ def encode_events(*events: JsonObject) -> bytes:
         [*START, *REFUSAL_EVENTS, build_end("completed", FINISHED_REFUSAL)],
         [*START, *CALL_EVENTS, build_end("completed", FINISHED_CALL)],
         [*START, *CUSTOM_CALL_EVENTS, build_end("completed", FINISHED_CUSTOM_CALL)],
+        [*START, *FILE_EVENTS, build_end("completed", FINISHED_FILES)],
+        [
+            *START,
+            *IMAGE_EVENTS[:3],
+            DRAFT,
+            DRAFT | {"partial_image_index": 1},
+            *IMAGE_EVENTS[3:],
+            build_end("completed", FINISHED_IMAGE),
+        ],
+        [*START, *OUTPUT_EVENTS, build_end("completed", FINISHED_OUTPUT)],
         [
             *START,
             *MESSAGE_EVENTS[:-1],
@@ -365,6 +433,19 @@ def test_check_stream_accepts_valid_stream(events: list[JsonObject]):
             [*START, *CALL_EVENTS[:3], build_done({**FINISHED_CALL, "name": "g"})],
             "the call's name changed",
         ),
+        ([*START, FILE_EVENTS[0], FILE_EVENTS[2]], "out of order"),
+        ([*START, *FILE_EVENTS[:3], FILE_EVENTS[4]], "is 'completed' after"),
+        ([*START, *IMAGE_EVENTS[:2], DRAFT], "out of order"),
+        ([*START, *IMAGE_EVENTS[:3], DRAFT, DRAFT], "draft 0, expected 1"),
+        (
+            [*START, *IMAGE_EVENTS[:3], DRAFT | {"partial_image_b64": None}],
+            "partial_image_b64 is None",
+        ),
+        ([*START, build_added({**SHELL_OUTPUT, "output": [COMMAND_OUTPUT]})], "item has content"),
+        ([*START, *OUTPUT_EVENTS[:2], OUTPUT_EVENTS[3]], "differs from its concatenated deltas"),
+        ([*START, *OUTPUT_EVENTS[:3], OUTPUT_EVENTS[4]], "differs from the streamed one"),
+        ([*START, OUTPUT_EVENTS[0], OUTPUT_EVENTS[1] | {"command_index": 1}], "of command 1"),
+        ([*START, OUTPUT_EVENTS[0], OUTPUT_EVENTS[1] | {"delta": {"x": "a"}}], r"a delta of \['x'"),
         ([*START, ERROR, RUNNING], "after an error"),
         ([*START, ERROR, build_added(MESSAGE)], "after an error"),
         ([*START, ERROR, build_end("completed")], "after an error"),
@@ -392,7 +473,14 @@ def test_check_stream_requires_done_at_end():
 
 
 def test_check_object_accepts_valid_objects():
-    for body in (END, build_incomplete({**CALL, "status": "incomplete"}), build_failure(), CREATED):
+    for body in (
+        END,
+        build_incomplete({**CALL, "status": "incomplete"}),
+        # A call that the server does not make does not end the answer.
+        build_incomplete(HOSTED_SHELL_CALL, FINISHED_MESSAGE),
+        build_failure(),
+        CREATED,
+    ):
         check_object(body["response"])
 
 
@@ -447,6 +535,25 @@ def test_check_object_requires_every_key(key: str):
         ({"output": [{"id": "a", "type": "reasoning", "status": "completed"}]}, "summary"),
         ({"output": [{**FINISHED_CALL, "arguments": None}]}, "arguments"),
         ({"output": [{**FINISHED_CALL, "namespace": ""}]}, "namespace is empty"),
+        ({"output": [{**FINISHED_IMAGE, "result": None}]}, "'completed' has the result None"),
+        ({"output": [{**FINISHED_OUTPUT, "call_id": ""}]}, "call_id is empty"),
+        (
+            {
+                "output": [
+                    {**FINISHED_OUTPUT, "output": [{**COMMAND_OUTPUT, "outcome": EMPTY_OBJECT}]}
+                ]
+            },
+            "outcome is",
+        ),
+        (
+            {
+                "output": [
+                    {**HOSTED_SHELL_CALL, "environment": {"type": "local"}},
+                    FINISHED_MESSAGE,
+                ]
+            },
+            "not the last",
+        ),
         ({"usage": {**USAGE, "total_tokens": 4}}, "total_tokens is 4"),
         ({"usage": {**USAGE, "input_tokens_details": {"cached_tokens": 1}}}, "cache_write_tokens"),
         (

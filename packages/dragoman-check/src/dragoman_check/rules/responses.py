@@ -654,9 +654,7 @@ def _check_state(response: JsonObject, items: list[JsonObject]) -> None:
     if status == "completed":
         unfinished = [item for item in unfinished if not _has_failed(item)]
     else:
-        unfinished = [
-            item for item in unfinished if item.get("type") not in (MCP_CALL, *HOSTED_STAGES)
-        ]
+        unfinished = [item for item in unfinished if not _is_run_here(item)]
     if response.get("background"):
         # A server that was stopped may generate again what was cut off.
         unfinished = [item for item in unfinished if item is items[-1]]
@@ -666,8 +664,15 @@ def _check_state(response: JsonObject, items: list[JsonObject]) -> None:
 
 
 def _has_failed(item: JsonObject) -> bool:
-    is_run_here = item.get("type") in (MCP_CALL, *HOSTED_STAGES)
-    return is_run_here and item.get("status") == "failed"
+    return _is_run_here(item) and item.get("status") == "failed"
+
+
+def _is_run_here(item: JsonObject) -> bool:
+    """Whether an item is a call that the server makes, not the client."""
+    if item.get("type") != "shell_call":
+        return item.get("type") in (MCP_CALL, *HOSTED_STAGES)
+    environment = require_object(item.get("environment") or {}, "environment")
+    return environment.get("type") == "container_reference"
 
 
 def _check_added_item(item: JsonObject) -> None:

@@ -383,6 +383,18 @@ def test_stored_tool_rows_have_valid_status(kind: str, status: str | None, store
     assert row["status"] == stored
 
 
+def test_stored_message_beside_hosted_item_has_type():
+    user, search = input_rows(
+        {"role": "user", "content": "hi"}, {"type": "file_search_call", "id": "fs", "queries": []}
+    )
+    assert (user["type"], user["status"], user["content"][0]["text"]) == (
+        "message",
+        "completed",
+        "hi",
+    )
+    assert search == {"type": "file_search_call", "id": "fs", "queries": []}
+
+
 def test_stored_rows_keep_unique_client_ids():
     first, second = input_rows(
         {**USER, "id": "msg_x", "status": "incomplete"}, {**USER, "id": "msg_x", "status": "?"}

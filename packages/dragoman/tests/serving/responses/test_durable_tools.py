@@ -11,9 +11,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 from tests.serving.harness import FixedClock, ServerHarness, load_tiny_tokenizer
+from tests.serving.responses import test_hosted_results
 from tests.serving.responses.harness import lifespan
+from tests.serving.responses.test_hosted_results import OPTIONS as RESULT_OPTIONS
+from tests.serving.responses.test_hosted_results import TOOLS as RESULT_TOOLS
+from tests.serving.responses.test_hosted_results import ResultServers
 from tests.serving.responses.test_hosted_tools import (
     ANSWER,
     CODE,
@@ -40,6 +45,7 @@ from dragoman.serving.app import build_asgi_app
 from dragoman.serving.clock import RandomIdGenerator
 from dragoman.serving.routes.responses.background import STEPS_SERIES
 from dragoman.serving.routes.responses.history import RESPONSE_KIND
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.store import Append, Change, Item, Key, SqliteStore, StoreUnavailable
 from dragoman.tenants import KeyHash, Tenant, hash_key
 from dragoman.tools.interface import ToolCallResult
@@ -73,6 +79,13 @@ HOSTED_SCRIPT = (
     ScriptEntry(ANSWER.reply, MatchRule(("1",))),
     ScriptEntry(CODE.reply, MatchRule(("Weather in Bern",))),
     ScriptEntry(SEARCH.reply, repeat=True),
+)
+HOSTED_TOOLS = [{"type": "web_search"}, {"type": "code_interpreter"}]
+RESULT_SCRIPT = (
+    ScriptEntry(test_hosted_results.ANSWER.reply, MatchRule(("a\nlate",))),
+    ScriptEntry(test_hosted_results.RUN.reply, MatchRule(("[image, image/png]",))),
+    ScriptEntry(test_hosted_results.DRAW.reply, MatchRule(("bern.md",))),
+    ScriptEntry(test_hosted_results.SEARCH.reply, repeat=True),
 )
 KEY = "The server stopped while it called the tool"
 
@@ -129,6 +142,7 @@ async def serve(
     tool_servers: LocalToolServers,
     script: tuple[ScriptEntry, ...],
     tenants: Mapping[str, Tenant] | None = None,
+    options: ServingOptions = OPTIONS,
 ) -> AsyncGenerator[ServerHarness]:
     tokenizer = load_tiny_tokenizer()
     engine = ScriptedEngine(Script(script), tokenizer=tokenizer)
@@ -139,7 +153,7 @@ async def serve(
         ids=RandomIdGenerator(),
         store=store,
         tool_servers=tool_servers,
-        options=OPTIONS,
+        options=options,
         tenants=tenants,
     )
     async with lifespan(app):
@@ -162,8 +176,8 @@ def summarize(response: dict[str, Any]) -> Any:
     """Return what is equal in an interrupted response and another: a turn that was cut
     off is generated again, so its reasoning is there twice.
     """
-    items = [
-        {**item, "id": "", "call_id": "", "container_id": ""}
+    items: list[Any] = [
+        {**item, "id": "", "call_id": "", "container_id": "", "environment": {}}
         for item in response["output"]
         if item.get("status") != "incomplete" and item["type"] != "reasoning"
     ]
@@ -177,16 +191,17 @@ async def run_interrupted(
     body: dict[str, Any],
     first: str = "",
     *,
-    is_hosted: bool = False,
+    tool_servers: LocalToolServers | None = None,
+    options: ServingOptions = OPTIONS,
 ) -> tuple[dict[str, Any], Counter[str], bool]:
     """Begin a response in a process that dies after `n_commits`, continue it in another,
     and return it with the calls, and whether the first process has died.
 
     first: the input of an earlier response, whose approvals are given; may be empty.
     """
-    tool_servers = HostedServers() if is_hosted else LocalToolServers()
+    tool_servers = tool_servers or LocalToolServers()
     failing = FailingStore(path, n_commits + (1 if first else 0))
-    async with serve(failing, tool_servers, script) as server:
+    async with serve(failing, tool_servers, script, options=options) as server:
         if first:
             earlier = (await server.post("/v1/responses", {**body, "input": first})).json()
             approvals = [
@@ -209,7 +224,8 @@ async def run_interrupted(
         for task in (ended, failed):
             task.cancel()
         await asyncio.gather(ended, failed, return_exceptions=True)
-    async with serve(SqliteStore(path, synchronous="NORMAL"), tool_servers, script) as server:
+    store = SqliteStore(path, synchronous="NORMAL")
+    async with serve(store, tool_servers, script, options=options) as server:
         events = await read_to_end(server, id)
     return events[-1]["response"], Counter(name for name, _ in tool_servers.calls), has_died
 
@@ -269,16 +285,24 @@ async def test_client_call_is_not_doubled_by_death_at_any_commit(tmp_path: Path)
             break
 
 
-async def test_hosted_calls_continue_after_death_at_any_commit(tmp_path: Path) -> None:
-    tools = [{"type": "web_search"}, {"type": "code_interpreter"}]
-    body = {"model": "m", "input": "hi", "tools": tools, "include": INCLUDE}
+@pytest.mark.parametrize("is_structured", [False, True])
+async def test_hosted_calls_continue_after_death_at_any_commit(
+    tmp_path: Path, is_structured: bool
+) -> None:
+    servers = ResultServers if is_structured else HostedServers
+    script = RESULT_SCRIPT if is_structured else HOSTED_SCRIPT
+    options = RESULT_OPTIONS if is_structured else OPTIONS
+    tools = RESULT_TOOLS if is_structured else HOSTED_TOOLS
+    include = [*INCLUDE, "file_search_call.results"]
+    body = {"model": "m", "input": "hi", "tools": tools, "include": include}
     whole, _, _ = await run_interrupted(
-        tmp_path / "whole.db", 1_000, HOSTED_SCRIPT, body, is_hosted=True
+        tmp_path / "whole.db", 1_000, script, body, tool_servers=servers(), options=options
     )
     statuses = Counter[str]()
     for n_commits in range(1, 100):
+        path = tmp_path / f"{n_commits}.db"
         response, calls, has_died = await run_interrupted(
-            tmp_path / f"{n_commits}.db", n_commits, HOSTED_SCRIPT, body, is_hosted=True
+            path, n_commits, script, body, tool_servers=servers(), options=options
         )
         assert max(calls.values(), default=0) <= 1
         statuses[response["status"]] += 1

@@ -251,8 +251,9 @@ class ImageGenerationItemWriter(HostedCallItemWriter):
             result = encode_string(image.data)
             fields += b',"output_format":"%s"' % IMAGE_FORMATS[image.mime_type].encode()
         elif self.outcome is not None:
-            fields += b',"error":{"code":null,"param":null,"message":%s}' % encode_string(
-                self.outcome.text or "The tool returned no image."
+            message = self.outcome.text or "The tool returned no image."
+            fields += b',"error":{"type":"server_error","code":null,"param":null,"message":%s}' % (
+                encode_string(message)
             )
         if status != IN_PROGRESS:
             prompt = self._find_argument("prompt", "description", "text") or None

@@ -389,9 +389,10 @@ def read_raw_items(
     """
     # The input is decoded a second time only for the items whose structs do not cover
     # all of their fields.
-    if any(item.type in RAW_TYPES for item in items):
-        return msgspec.json.decode(fields[name], type=list[dict[str, Raw]])
-    return [{}] * len(items)
+    if not any(item.type in RAW_TYPES for item in items):
+        return [{}] * len(items)
+    raw = msgspec.json.decode(fields[name], type=list[dict[str, Raw]])
+    return [each if item.type in RAW_TYPES else {} for item, each in zip(items, raw, strict=True)]
 
 
 def _foreign_content_error(path: str) -> RequestError:

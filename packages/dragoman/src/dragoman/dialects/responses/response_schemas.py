@@ -271,6 +271,7 @@ class FileSearchCallItem(Struct, frozen=True, tag_field="type", tag="file_search
 
 
 class ImageGenerationError(Struct, frozen=True):
+    type: str
     code: str | None
     param: str | None
     message: str
