@@ -10,8 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+
+
+def _build_constant(number: float) -> Floats:
+    return np.array(number, np.float32)
+
+
 _PIECE = 1 << 15
 """Numbers that are computed at once, so that all arrays of GELU stay in the cache."""
+# Arrays without axes: numpy converts every other scalar in every call.
+_ZERO, _ONE, _MINUS_HALF = map(_build_constant, (0, 1, -0.5))
+_T_SCALE = _build_constant(0.3275911 * 0.5**0.5)
+_SERIES = tuple(
+    _build_constant(coefficient / 2)
+    for coefficient in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
+)
 
 
 def compute_sigmoid(number: float) -> float:
@@ -51,31 +64,31 @@ def compute_gelu(rows: Floats) -> Floats:
     """
     numbers = np.ascontiguousarray(rows).reshape(-1)
     results = np.empty_like(numbers)
+    size = min(len(numbers), _PIECE)
+    buffers = np.empty((2, size), np.float32)
     for start in range(0, len(numbers), _PIECE):
-        piece = slice(start, start + _PIECE)
-        _fill_gelu(numbers[piece], results[piece])
+        piece = numbers[start : start + _PIECE]
+        _fill_gelu(piece, results[start : start + _PIECE], *buffers[:, : len(piece)])
     return results.reshape(rows.shape)
 
 
-def _fill_gelu(numbers: Floats, results: Floats) -> None:
-    scaled = np.abs(numbers)
-    scaled *= np.float32(0.5**0.5)
-    t = scaled * np.float32(0.3275911)
-    t += np.float32(1)
-    np.divide(np.float32(1), t, out=t)
-    series = t * np.float32(1.061405429)
-    for coefficient in (-1.453152027, 1.421413741, -0.284496736):
-        series += np.float32(coefficient)
+def _fill_gelu(numbers: Floats, series: Floats, distance: Floats, t: Floats) -> None:
+    """Write GELU to series: max(x, 0) - |x| * Phi(-|x|). distance, t: are overwritten."""
+    np.abs(numbers, out=distance)
+    np.multiply(distance, _T_SCALE, out=t)
+    t += _ONE
+    np.divide(_ONE, t, out=t)
+    np.multiply(t, _SERIES[0], out=series)
+    for coefficient in _SERIES[1:]:
+        series += coefficient
         series *= t
-    series += np.float32(0.254829592)
-    series *= t
-    scaled *= scaled
-    np.negative(scaled, out=scaled)
-    np.exp(scaled, out=scaled)
-    series *= scaled
-    series *= np.float32(0.5)
-    np.subtract(np.float32(1), series, out=series, where=numbers > 0)
-    np.multiply(numbers, series, out=results)
+    series *= distance
+    distance *= distance
+    distance *= _MINUS_HALF
+    np.exp(distance, out=distance)
+    series *= distance
+    np.maximum(numbers, _ZERO, out=t)
+    np.subtract(t, series, out=series)
 
 
 ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Floats], Floats]] = MappingProxyType(

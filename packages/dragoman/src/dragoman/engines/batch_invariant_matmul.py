@@ -17,8 +17,14 @@ ROWS = 8
 """Batches are padded to a multiple of this."""
 
 
-CANDIDATES = (128, 32, 8, 4, 2, 1)
+CANDIDATES = (512, 128, 32, 8, 4, 2, 1)
 """Block sizes to try, in rows."""
+
+
+_MAX_ANY_COUNT = 128
+"""Up to so many rows, a call may have any number of them that is a multiple of the unit;
+above, it has the block's. A trial of every number up to 512 would take half a second.
+"""
 
 
 _MAX_TRIAL_WORK = 1 << 33
@@ -32,17 +38,23 @@ def multiply(rows: Floats, matrix: Floats, block: int) -> Floats:
     Leading axes broadcast.
     """
     count, inner = rows.shape[-2:]
-    if count <= block:
+    if count <= min(block, _MAX_ANY_COUNT):
         return rows @ matrix
-    full_rows = count - count % block
-    blocks = (
-        rows[..., :full_rows, :].reshape(*rows.shape[:-2], full_rows // block, block, inner)
-        @ matrix[..., None, :, :]
-    )
-    full = blocks.reshape(*blocks.shape[:-3], full_rows, matrix.shape[-1])
-    if full_rows == count:
-        return full
-    return np.concatenate((full, rows[..., full_rows:, :] @ matrix), axis=-2)
+    outer = matrix.shape[-1]
+    stacks = np.broadcast_shapes(rows.shape[:-2], matrix.shape[:-2])
+    product = np.empty((*stacks, count, outer), np.float32)
+    start = 0
+    for size in (block, min(block, _MAX_ANY_COUNT)):
+        stop = start + (count - start) // size * size
+        if stop == start:
+            continue
+        blocks = rows[..., start:stop, :].reshape(*rows.shape[:-2], -1, size, inner)
+        results = product[..., start:stop, :].reshape(*stacks, -1, size, outer)
+        np.matmul(blocks, matrix[..., None, :, :], out=results)
+        start = stop
+    if start < count:
+        np.matmul(rows[..., start:, :], matrix, out=product[..., start:, :])
+    return product
 
 
 class BlockSizes:
@@ -106,7 +118,7 @@ def find_largest_block(
     # A fixed seed, so that every start finds the same block and computes the same bits.
     row: Floats = np.random.default_rng(0).standard_normal((1, inner), np.float32)
     for block in CANDIDATES[:-1]:
-        counts = range(unit, block + 1, unit) if block >= unit else (block,)
+        counts = [*range(unit, min(block, _MAX_ANY_COUNT) + 1, unit), block]
         if block > unit and sum(counts) * inner * outer > _MAX_TRIAL_WORK:
             continue
         expected = product(np.repeat(row, counts[0], axis=0))[:1]

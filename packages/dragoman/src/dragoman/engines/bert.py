@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from math import log
 
 import numpy as np
@@ -21,6 +22,8 @@ Floats = NDArray[np.float32]
 
 
 Ints = NDArray[np.int64]
+_MAX_SCORES = 1 << 17
+"""Scores of several texts that are computed at once, so that they stay in the cache."""
 _MAX_DISTANCE = 128
 """From which all distances are in one bucket."""
 
@@ -46,29 +49,39 @@ class LayerNorm:
         return centered
 
 
-class BatchLayout:
-    """The rows of a batch: the tokens of all inputs, one after another.
+class TextGroup(Struct, frozen=True):
+    """Texts of one length, whose rows follow each other."""
 
-    spans: the rows of each input.
-    groups: [texts, tokens], the rows of the inputs of each length, which attend in one
-        call.
+    rows: slice
+    length: int
+
+    def split_rows(self, states: Floats, *axes: int) -> Floats:
+        """A view of the rows of all texts: [texts, tokens, *axes]."""
+        return states[self.rows].reshape(-1, self.length, *axes)
+
+
+class BatchLayout:
+    """The rows of a batch: the tokens of all inputs, the shortest first.
+
+    inputs: in the order of their rows.
+    spans: the rows of each input, in the order of the batch.
+    groups: the inputs of each length, which attend in one call.
     """
 
     def __init__(self, batch: Sequence[EncoderInput]) -> None:
-        self.lengths = [len(item.ids) for item in batch]
-        self.total = sum(self.lengths)
-        ends = np.cumsum(self.lengths)
-        self.spans = [
-            slice(int(end) - length, int(end))
-            for end, length in zip(ends, self.lengths, strict=True)
-        ]
-        starts: dict[int, list[int]] = {}
-        for span in self.spans:
-            starts.setdefault(span.stop - span.start, []).append(span.start)
-        self.groups = [
-            np.array(begins)[:, None] + np.arange(length) for length, begins in starts.items()
-        ]
-        self.ids = np.fromiter((id for item in batch for id in item.ids), np.int64, self.total)
+        order = sorted(range(len(batch)), key=lambda index: len(batch[index].ids))
+        self.inputs = [batch[index] for index in order]
+        self.spans = [slice(0)] * len(batch)
+        self.groups: list[TextGroup] = []
+        self.total = 0
+        for length, indices in groupby(order, key=lambda index: len(batch[index].ids)):
+            start = self.total
+            for index in indices:
+                self.spans[index] = slice(self.total, self.total + length)
+                self.total += length
+            self.groups.append(TextGroup(slice(start, self.total), length))
+        ids = (id for item in self.inputs for id in item.ids)
+        self.ids = np.fromiter(ids, np.int64, self.total)
 
 
 class _Layer(Struct, frozen=True):
@@ -121,10 +134,12 @@ class Bert:
         """Compute [tokens, hidden] for each input."""
         layout = BatchLayout(batch)
         total = layout.total
-        positions = np.concatenate([self._number(layout.ids[span]) for span in layout.spans])
+        positions = np.empty(total, np.int64)
+        for span in layout.spans:
+            positions[span] = self._number(layout.ids[span])
         segments = np.zeros(total, np.int64)
         if self.config.has_segments:
-            types = (item.types or (0,) * len(item.ids) for item in batch)
+            types = (item.types or (0,) * len(item.ids) for item in layout.inputs)
             segments = np.fromiter((type for each in types for type in each), np.int64, total)
         # Padded to a multiple of ROWS.
         embedded = np.zeros((round_up(total, ROWS), self.config.hidden), np.float32)
@@ -148,37 +163,44 @@ class Bert:
         is_counted = ids != padding
         return np.cumsum(is_counted) * is_counted + padding
 
-    def _attend(self, qkv: Floats, groups: list[Ints]) -> Floats:
+    def _attend(self, qkv: Floats, groups: list[TextGroup]) -> Floats:
         mixed = np.zeros((len(qkv), self.config.hidden), np.float32)
         for group in groups:
-            query, key, value = split_heads(qkv, group, self.config.heads)
-            bias = None if self._distances is None else self._distances.compute(group.shape[1])
-            mixed[group] = attend(query, key, value, bias)
+            query, key, value = view_qkv(qkv, group, self.config.heads)
+            bias = None if self._distances is None else self._distances.compute(group.length)
+            attend(query, key, value, bias, view_heads(mixed, group, self.config.heads))
         return mixed
 
 
-def split_heads(qkv: Floats, group: Ints, heads: int) -> Floats:
-    """Return the queries, keys and values of texts of one length:
+def view_qkv(qkv: Floats, group: TextGroup, heads: int) -> Floats:
+    """Return a view of the queries, keys and values of a group:
     [3, texts, heads, tokens, width].
-
-    group: [texts, tokens], the rows of each text.
     """
-    count, length = group.shape
-    split = qkv[group].reshape(count, length, 3, heads, -1).transpose(2, 0, 3, 1, 4)
-    return np.ascontiguousarray(split)
+    return group.split_rows(qkv, 3, heads, qkv.shape[1] // (3 * heads)).transpose(2, 0, 3, 1, 4)
 
 
-def attend(query: Floats, key: Floats, value: Floats, bias: Floats | None) -> Floats:
-    """Compute [texts, tokens, hidden]. bias: added to the scores of two tokens."""
-    count, heads, length, width = query.shape
-    # Softmax. np.vecdot sums each row alone.
-    weights = query @ key.swapaxes(-1, -2)
-    if bias is not None:
-        weights += bias
-    weights -= weights.max(axis=-1, keepdims=True)
-    np.exp(weights, out=weights)
-    weights /= np.vecdot(weights, np.ones(length, np.float32))[..., None]
-    return (weights @ value).transpose(0, 2, 1, 3).reshape(count, length, heads * width)
+def view_heads(states: Floats, group: TextGroup, heads: int) -> Floats:
+    """Return a view of the states of a group: [texts, heads, tokens, width]."""
+    return group.split_rows(states, heads, states.shape[1] // heads).transpose(0, 2, 1, 3)
+
+
+def attend(query: Floats, key: Floats, value: Floats, bias: Floats | None, mixed: Floats) -> None:
+    """Compute [texts, heads, tokens, width] into `mixed`. bias: added to the scores of
+    two tokens.
+    """
+    count, heads, length, _ = query.shape
+    ones = np.ones(length, np.float32)
+    step = max(1, _MAX_SCORES // (heads * length * length))
+    for start in range(0, count, step):
+        texts = slice(start, start + step)
+        # Softmax. np.vecdot sums each row alone.
+        weights = query[texts] @ key[texts].swapaxes(-1, -2)
+        if bias is not None:
+            weights += bias
+        weights -= weights.max(axis=-1, keepdims=True)
+        np.exp(weights, out=weights)
+        weights /= np.vecdot(weights, ones)[..., None]
+        np.matmul(weights, value[texts], out=mixed[texts])
 
 
 class _DistanceBias:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .activations import compute_gelu
 from .batch_invariant_matmul import ROWS, BlockSizes, Linear, round_up
 from .batched_encoder import EncoderInput
-from .bert import BatchLayout, Ints, LayerNorm, attend, load_linear, split_heads
+from .bert import BatchLayout, LayerNorm, TextGroup, attend, load_linear, view_heads, view_qkv
 from .encoder_config import ModernBertConfig
 from .safetensors_reader import Tensors
 
@@ -65,19 +65,20 @@ class ModernBert:
         states = self._final_norm(rows)
         return [states[span] for span in layout.spans]
 
-    def _attend(self, qkv: Floats, groups: list[Ints], layer: int) -> Floats:
+    def _attend(self, qkv: Floats, groups: list[TextGroup], layer: int) -> Floats:
         config = self.config
         mixed = np.zeros((len(qkv), config.hidden), np.float32)
         for group in groups:
-            query, key, value = split_heads(qkv, group, config.heads)
+            query, key, value = view_qkv(qkv, group, config.heads)
             length, width = query.shape[-2:]
             cosines, sines = _compute_rotation(length, width, config.thetas[layer])
             window = config.windows[layer]
-            mixed[group] = attend(
+            attend(
                 _rotate(query, cosines, sines),
                 _rotate(key, cosines, sines),
                 value,
                 None if window is None or length <= window else _build_mask(length, window),
+                view_heads(mixed, group, config.heads),
             )
         return mixed
 

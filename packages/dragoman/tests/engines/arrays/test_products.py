@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import erf
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.engines.activations import compute_sigmoid
+from dragoman.engines.activations import compute_gelu, compute_sigmoid
 from dragoman.engines.batch_invariant_matmul import (
     CANDIDATES,
     BlockSizes,
@@ -25,18 +27,18 @@ RNG = np.random.default_rng(5)
 def test_multiply_row_is_independent_of_other_rows(inner: int, outer: int) -> None:
     matrix = RNG.standard_normal((inner, outer), np.float32)
     block = BlockSizes().find_block_size(matrix, 8)
-    rows = RNG.standard_normal((160, inner), np.float32)
+    rows = RNG.standard_normal((1184, inner), np.float32)
     together = multiply(rows, matrix, block)
-    for start, stop in [(0, 8), (8, 16), (16, 40), (40, 136), (0, 152), (24, 160)]:
+    for start, stop in [(0, 8), (8, 16), (16, 40), (40, 136), (0, 152), (24, 160), (8, 1176)]:
         assert np.array_equal(multiply(rows[start:stop], matrix, block), together[start:stop])
-    shuffled = RNG.permutation(160)
+    shuffled = RNG.permutation(len(rows))
     assert np.array_equal(multiply(rows[shuffled], matrix, block), together[shuffled])
     assert np.allclose(together, rows.astype(np.float64) @ matrix, atol=1e-3)
 
 
 @pytest.mark.parametrize("block", CANDIDATES)
 def test_multiply_is_exact_for_blocks_and_stacks(block: int) -> None:
-    rows = RNG.integers(-4, 5, (2, 1, 24, 6)).astype(np.float32)
+    rows = RNG.integers(-4, 5, (2, 1, 664, 6)).astype(np.float32)
     matrix = RNG.integers(-4, 5, (2, 3, 6, 5)).astype(np.float32)
     assert np.array_equal(multiply(rows, matrix, block), rows @ matrix)
 
@@ -77,6 +79,12 @@ def test_find_largest_block_skips_slow_trial() -> None:
     assert find_largest_block(product, 16, 1 << 22, 8) == 32
     assert find_largest_block(product, 16, 1 << 40, 8) == 8
     assert max(counts) == 32
+
+
+def test_compute_gelu_matches_error_function() -> None:
+    numbers = np.linspace(-12, 12, 70_001, dtype=np.float32)
+    expected = [number * (1 + erf(number / 2**0.5)) / 2 for number in numbers.tolist()]
+    assert np.allclose(compute_gelu(numbers), expected, rtol=3e-7, atol=4e-7)
 
 
 def test_compute_sigmoid_avoids_overflow_and_underflow():
