@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.core.errors import Unsupported
 from dragoman.core.request import SamplingOptions
-from dragoman.dialects.chat.wire import CHAT, ChatBody, ChatPromptFields
+from dragoman.dialects.chat.wire import CHAT, CHAT_PROMPT, ChatBody
 from dragoman.dialects.completions.wire import COMPLETIONS, CompletionsBody
 from dragoman.dialects.generation_fields import DecodingFields
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
@@ -24,7 +24,9 @@ OTHERS = [
 
 def test_honoured_parameters_match_struct_fields():
     honoured = {row.name for row in CHAT.rows if row.status is SupportStatus.HONOURED}
-    assert honoured == set(ChatBody.__struct_fields__) | set(ChatPromptFields.__struct_fields__)
+    assert honoured == {
+        name for struct in (*CHAT_PROMPT, ChatBody) for name in struct.__struct_fields__
+    }
     honoured = {row.name for row in COMPLETIONS.rows if row.status is SupportStatus.HONOURED}
     assert honoured == set(CompletionsBody.__struct_fields__)
 

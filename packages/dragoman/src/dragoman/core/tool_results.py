@@ -16,8 +16,15 @@ def order_tool_results(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     of one message's calls keep their order; a result without an earlier call stays
     where it is.
     """
-    if not any([isinstance(part, ToolResult) for message in messages for part in message.parts]):
-        return messages
+    # A loop, since nearly every conversation ends here.
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, ToolResult):
+                return _order(messages)
+    return messages
+
+
+def _order(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     turns: list[list[Message]] = []
     turn_of_call: dict[str, list[Message]] = {}
     for message in messages:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ..core.errors import DragomanError
 from ..core.events import Event
@@ -18,6 +18,7 @@ from ..core.field_names import CORE_NAMES, FieldNames
 from ..core.reply import Reply
 from ..core.request import GenerateRequest
 from ..core.server_tools import HostedTarget, RequestedServer, ServerToolPlan, ToolList
+from .plan_cache import PlanCache
 from .sealing import SealingKey
 
 
@@ -111,6 +112,8 @@ class ReaderOptions(Struct, frozen=True):
         itself, instead of rejecting them.
     hosted_tools: the operator's tools that run hosted tools, by their kind, such as
         `web_search`.
+    plans: what the fields of earlier bodies say. Its keys contain the options that were
+        read.
     """
 
     profile: Profile = Profile.OPENAI
@@ -122,3 +125,4 @@ class ReaderOptions(Struct, frozen=True):
     tokens_as_ids: bool = False
     keeps_seal: bool = False
     hosted_tools: Mapping[str, HostedTarget] = {}
+    plans: PlanCache = field(default_factory=PlanCache)

@@ -11,9 +11,9 @@ from msgspec import Struct
 from ..core.errors import RequestError
 from ..core.request import Conversation
 from .bounds import TokenId
-from .chat.reader import read_prompt_fields
+from .chat.reader import add_messages, read_template_fields
 from .chat.tool_reader import read_tools
-from .chat.wire import CHAT_NESTED, ChatPromptFields
+from .chat.wire import CHAT_NESTED, CHAT_PROMPT, ChatMessageFields, ChatTemplateFields
 from .field_errors import missing_parameter
 from .generation_fields import resolve_model
 from .interfaces import ReaderOptions
@@ -73,12 +73,14 @@ class DetokenizeBody(Struct, frozen=True, kw_only=True):
 
 TOKENIZE = ParameterTable(
     "tokenize",
-    (TokenizeTextBody, ChatPromptFields),
+    (TokenizeTextBody, *CHAT_PROMPT),
     (
         *reject("media_io_kwargs", "media processing is configured by the server", {}),
         *reject("mm_processor_kwargs", "media processing is configured by the server", {}),
     ),
-    notes=dict.fromkeys(ChatPromptFields.__struct_fields__, "as in chat"),
+    notes=dict.fromkeys(
+        [name for struct in CHAT_PROMPT for name in struct.__struct_fields__], "as in chat"
+    ),
 )
 DETOKENIZE = ParameterTable(
     "detokenize",
@@ -91,7 +93,7 @@ TOKENIZE_TEXT = JsonBody(
     "TokenizeTextRequest", (TokenizeTextBody,), TOKENIZE, example={"prompt": "Hello"}
 )
 TOKENIZE_CHAT = JsonBody(
-    "TokenizeChatRequest", (ChatPromptFields, TokenizeFields), TOKENIZE, example={"messages": HELLO}
+    "TokenizeChatRequest", (*CHAT_PROMPT, TokenizeFields), TOKENIZE, example={"messages": HELLO}
 )
 DETOKENIZE_REQUEST = JsonBody(
     "DetokenizeRequest", (DetokenizeBody,), DETOKENIZE, example={"tokens": [5, 6, 7]}
@@ -99,7 +101,8 @@ DETOKENIZE_REQUEST = JsonBody(
 
 _COMMON = BodySchema(TokenizeFields)
 _TEXT = BodySchema(TokenizeTextBody)
-_PROMPT_FIELDS = BodySchema(ChatPromptFields, CHAT_NESTED)
+_MESSAGES = BodySchema(ChatMessageFields, CHAT_NESTED)
+_TEMPLATE_FIELDS = BodySchema(ChatTemplateFields, CHAT_NESTED)
 _DETOKENIZE = BodySchema(DetokenizeBody)
 
 
@@ -115,10 +118,14 @@ def read_tokenize(data: bytes, options: ReaderOptions) -> TokenizeCall:
         )
     if has_messages:
         body = parsed.decode(_COMMON)
-        prompting = parsed.decode(_PROMPT_FIELDS)
-        warnings, unknown = TOKENIZE.classify_body(parsed, _COMMON, _PROMPT_FIELDS)
-        prompt = read_prompt_fields(
-            prompting, read_tools(prompting.tools or (), warnings), warnings
+        messages = parsed.decode(_MESSAGES)
+        prompting = parsed.decode(_TEMPLATE_FIELDS)
+        warnings, unknown = TOKENIZE.classify_body(parsed, _COMMON, _MESSAGES, _TEMPLATE_FIELDS)
+        prompt = add_messages(
+            read_template_fields(prompting, read_tools(prompting.tools or (), warnings)),
+            messages,
+            warnings,
+            asks_generation=bool(prompting.add_generation_prompt),
         )
         add_special_tokens = bool(body.add_special_tokens)
     elif has_prompt:

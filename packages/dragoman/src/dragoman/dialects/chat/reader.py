@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from ...core.errors import RequestError
 from ...core.field_names import CORE_NAMES, FieldNames
@@ -21,10 +23,17 @@ from ..generation_fields import (
 )
 from ..interfaces import GenerationCall, Header, ReaderOptions
 from ..request_body import BodySchema, ParsedBody, read_json_object
+from ..unknown_fields import MAX_UNKNOWN
 from .messages import read_messages
 from .stored_chat import ChatCall, StoredChatFields, encode_metadata
 from .tool_reader import read_functions, read_tool_choice, read_tools
-from .wire import CHAT, CHAT_NESTED, ChatBody, ChatPromptFields
+from .wire import (
+    CHAT,
+    CHAT_NESTED,
+    ChatBody,
+    ChatMessageFields,
+    ChatTemplateFields,
+)
 from .writer import REASONING_FIELDS, ChatRenderOptions, ChatWriter
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -49,7 +58,28 @@ _FIELD_NAMES = {
 """
 
 _BODY = BodySchema(ChatBody, CHAT_NESTED)
-_PROMPT_FIELDS = BodySchema(ChatPromptFields, CHAT_NESTED)
+_TEMPLATE_FIELDS = BodySchema(ChatTemplateFields, CHAT_NESTED)
+_MESSAGES = BodySchema(ChatMessageFields, CHAT_NESTED)
+
+
+class _ChatPlan(Struct, frozen=True):
+    """What the fields of a body besides `messages` say.
+
+    conversation: without messages.
+    asks_generation: `add_generation_prompt` is true, not merely absent.
+    request: without its prompt.
+    metadata: to store with the completion; None if it is not stored.
+    """
+
+    conversation: Conversation
+    asks_generation: bool
+    request: GenerateRequest
+    stream: bool
+    writer: Callable[[Header], ChatWriter]
+    warnings: tuple[str, ...]
+    unknown: tuple[str, ...]
+    field_names: FieldNames
+    metadata: Raw | None
 
 
 def read_chat(
@@ -70,10 +100,69 @@ def read_chat_call(
     # Checked before decoding, whose error cannot name the right route: Cursor posts
     # Responses bodies here (CLIProxyAPI#658).
     require_messages(parsed.fields)
+    plan = _find_plan(parsed.fields, options, reasoning_fields)
+    body = parsed.decode(_MESSAGES)
+    unknown = _MESSAGES.nested.find_unknown(parsed.fields)
+    warnings = [*plan.warnings]
+    conversation = add_messages(
+        plan.conversation,
+        body,
+        warnings,
+        asks_generation=plan.asks_generation,
+        keeps_seal=options.keeps_seal,
+    )
+    call = GenerationCall(
+        (msgspec.structs.replace(plan.request, prompt=conversation),),
+        plan.stream,
+        ID_PREFIX,
+        plan.writer,
+        tuple(warnings),
+        (*plan.unknown, *unknown)[:MAX_UNKNOWN] if unknown else plan.unknown,
+        field_names=plan.field_names,
+    )
+    if plan.metadata is None:
+        return ChatCall(call, None)
+    # The store keeps `messages` as the client sent them. Decoding has already checked
+    # that they are a list.
+    raw_messages = msgspec.json.decode(parsed.fields["messages"], type=tuple[Raw, ...])
+    return ChatCall(call, StoredChatFields(raw_messages, plan.metadata))
+
+
+def _find_plan(
+    fields: Mapping[str, Raw], options: ReaderOptions, reasoning_fields: tuple[str, ...]
+) -> _ChatPlan:
+    """Return the plan of a body's fields, from the cache or built. Raises RequestError."""
+    others = {**fields}
+    del others["messages"]
+    # Built from these bytes alone, so that a cached plan holds nothing of the messages.
+    data = msgspec.json.encode(others)
+    key = (
+        data,
+        reasoning_fields,
+        # The owner, and all options that `_build_plan` reads.
+        options.sealing_key,
+        options.profile,
+        options.default_model,
+        options.max_stop,
+        options.max_n,
+        options.tokens_as_ids,
+    )
+    plan = options.plans.find(key)
+    if not isinstance(plan, _ChatPlan):
+        plan = _build_plan(data, options, reasoning_fields)
+        options.plans.add(key, plan, len(data))
+    return plan
+
+
+def _build_plan(
+    data: bytes, options: ReaderOptions, reasoning_fields: tuple[str, ...]
+) -> _ChatPlan:
+    """data: the body without `messages`."""
+    parsed = ParsedBody(data)
     # Two structs, because /tokenize has only the fields of the second.
     body = parsed.decode(_BODY)
-    prompting = parsed.decode(_PROMPT_FIELDS)
-    warnings, unknown = CHAT.classify_body(parsed, _BODY, _PROMPT_FIELDS)
+    prompting = parsed.decode(_TEMPLATE_FIELDS)
+    warnings, unknown = CHAT.classify_body(parsed, _BODY, _TEMPLATE_FIELDS)
     check_metadata(body.metadata)
     check_service_tier(body.service_tier, warnings)
     if (
@@ -81,7 +170,7 @@ def read_chat_call(
         and check_one_of(body.verbosity, ("low", "medium", "high"), "verbosity") != "medium"
     ):
         warnings.append("verbosity is ignored; ask for the desired length in the prompt")
-    conversation = _read_conversation(body, prompting, warnings, keeps_seal=options.keeps_seal)
+    conversation = _read_conversation(body, prompting, warnings)
     request = _build_request(body, options, conversation)
     render_options = _build_render_options(
         body, options, request, conversation.tool_choice, reasoning_fields
@@ -93,22 +182,17 @@ def read_chat_call(
     def writer(header: Header) -> ChatWriter:
         return ChatWriter(id.apply_to(header), render_options)
 
-    names = _FIELD_NAMES[body.max_completion_tokens is not None, bool(body.functions)]
-    call = GenerationCall(
-        (request,),
+    return _ChatPlan(
+        conversation,
+        bool(prompting.add_generation_prompt),
+        request,
         bool(body.stream),
-        ID_PREFIX,
         writer,
         tuple(warnings),
         unknown,
-        field_names=names,
+        _FIELD_NAMES[body.max_completion_tokens is not None, bool(body.functions)],
+        encode_metadata(body.metadata) if body.store else None,
     )
-    if not body.store:
-        return ChatCall(call, None)
-    # The store keeps `messages` as the client sent them. Decoding has already checked
-    # that they are a list.
-    raw_messages = msgspec.json.decode(parsed.fields["messages"], type=tuple[Raw, ...])
-    return ChatCall(call, StoredChatFields(raw_messages, encode_metadata(body.metadata)))
 
 
 def require_messages(fields: dict[str, Raw]) -> None:
@@ -126,20 +210,9 @@ def require_messages(fields: dict[str, Raw]) -> None:
     raise missing_parameter("messages")
 
 
-def read_prompt_fields(
-    body: ChatPromptFields,
-    tools: tuple[Tool, ...],
-    warnings: list[str],
-    *,
-    keeps_seal: bool = False,
-) -> Conversation:
-    """Parse the messages and template options, which /tokenize has too. Raises
-    RequestError.
-
-    keeps_seal: as in ReaderOptions.
-    """
-    messages = read_messages(body.messages, warnings, keeps_seal=keeps_seal)
-    continues = _read_continue_final_message(body, warnings)
+def read_template_fields(body: ChatTemplateFields, tools: tuple[Tool, ...]) -> Conversation:
+    """Parse the template options into a conversation without messages."""
+    continues = bool(body.continue_final_message)
     template = TemplateOptions(
         kwargs=read_json_object(body.chat_template_kwargs, "chat_template_kwargs"),
         documents=None if body.documents is None else msgspec.json.encode(body.documents).decode(),
@@ -148,11 +221,50 @@ def read_prompt_fields(
         continue_final_message=continues,
     )
     reasoning = ReasoningOptions(enabled=read_thinking_switch(body.chat_template_kwargs))
-    return Conversation(messages, tools, template=template, reasoning=reasoning)
+    return Conversation((), tools, template=template, reasoning=reasoning)
+
+
+def add_messages(
+    conversation: Conversation,
+    body: ChatMessageFields,
+    warnings: list[str],
+    *,
+    asks_generation: bool,
+    keeps_seal: bool = False,
+) -> Conversation:
+    """Parse the messages and add them to a conversation. Raises RequestError.
+
+    asks_generation: the body demands a generation prompt.
+    keeps_seal: as in ReaderOptions.
+    """
+    messages = read_messages(body.messages, warnings, keeps_seal=keeps_seal)
+    template = conversation.template
+    param = "continue_final_message" if template.continue_final_message else None
+    last = len(body.messages) - 1
+    for number, message in enumerate(body.messages):
+        if message.prefix or message.partial:
+            flag = f"messages[{number}].{'prefix' if message.prefix else 'partial'}"
+            if number == last:
+                param = param or flag
+            else:
+                warnings.append(f"{flag} is ignored: only the last message can be continued")
+    if param is None:
+        return msgspec.structs.replace(conversation, messages=messages)
+    if asks_generation:
+        raise invalid_value(param, "it cannot be true together with 'add_generation_prompt'")
+    if body.messages[-1].role != "assistant":
+        raise invalid_value(param, "the last message must be the assistant's")
+    return msgspec.structs.replace(
+        conversation,
+        messages=messages,
+        template=msgspec.structs.replace(
+            template, add_generation_prompt=False, continue_final_message=True
+        ),
+    )
 
 
 def _read_conversation(
-    body: ChatBody, prompting: ChatPromptFields, warnings: list[str], *, keeps_seal: bool
+    body: ChatBody, prompting: ChatTemplateFields, warnings: list[str]
 ) -> Conversation:
     if prompting.tools and body.functions:
         raise RequestError(
@@ -163,7 +275,7 @@ def _read_conversation(
         if body.functions
         else read_tools(prompting.tools or (), warnings)
     )
-    conversation = read_prompt_fields(prompting, tools, warnings, keeps_seal=keeps_seal)
+    conversation = read_template_fields(prompting, tools)
     effort = body.reasoning_effort
     budget = body.thinking_token_budget
     is_enabled = conversation.reasoning.enabled
@@ -181,31 +293,6 @@ def _read_conversation(
         parallel_tool_calls=body.parallel_tool_calls is not False and not body.functions,
         reasoning=ReasoningOptions(is_enabled, effort, None if budget == -1 else budget),
     )
-
-
-def _read_continue_final_message(body: ChatPromptFields, warnings: list[str]) -> bool:
-    """Whether the answer continues the last message, as vLLM's field or a flag in that
-    message requests.
-    """
-    last_index = len(body.messages) - 1
-    flags = [
-        f"messages[{i}].{'prefix' if message.prefix else 'partial'}"
-        for i, message in enumerate(body.messages)
-        if message.prefix or message.partial
-    ]
-    param = "continue_final_message" if body.continue_final_message else None
-    for flag in flags:
-        if flag.startswith(f"messages[{last_index}]."):
-            param = param or flag
-        else:
-            warnings.append(f"{flag} is ignored: only the last message can be continued")
-    if param is None:
-        return False
-    if body.add_generation_prompt:
-        raise invalid_value(param, "it cannot be true together with 'add_generation_prompt'")
-    if body.messages[-1].role != "assistant":
-        raise invalid_value(param, "the last message must be the assistant's")
-    return True
 
 
 def _build_request(

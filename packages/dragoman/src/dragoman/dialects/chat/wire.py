@@ -235,8 +235,8 @@ CHAT_NESTED = NestedRules(
 )
 
 
-class ChatPromptFields(Struct, frozen=True, kw_only=True):
-    """The fields that define the prompt; /tokenize accepts them too."""
+class ChatMessageFields(Struct, frozen=True, kw_only=True):
+    """The field whose value differs from one request to the next; /tokenize accepts it too."""
 
     messages: Annotated[
         Annotated[list[ChatWireMessage], Meta(min_length=1, max_length=MAX_MESSAGES)],
@@ -247,6 +247,13 @@ class ChatPromptFields(Struct, frozen=True, kw_only=True):
             "its call is refused"
         ),
     ]
+
+
+class ChatTemplateFields(Struct, frozen=True, kw_only=True):
+    """The fields that define the prompt besides its messages; /tokenize accepts them
+    too.
+    """
+
     tools: Annotated[
         list[ChatWireTool] | None,
         Note(
@@ -268,8 +275,12 @@ class ChatPromptFields(Struct, frozen=True, kw_only=True):
     ] = None
 
 
+CHAT_PROMPT = (ChatMessageFields, ChatTemplateFields)
+"""The structs of the fields that define the prompt."""
+
+
 class ChatBody(GenerationFields, frozen=True, kw_only=True):
-    """The fields of a chat body besides `ChatPromptFields`."""
+    """The fields of a chat body besides those of the prompt."""
 
     max_completion_tokens: Annotated[
         CountOrUnlimited | None, Note("takes precedence over max_tokens")
@@ -316,7 +327,7 @@ _UNSUPPORTED = (
 
 CHAT = ParameterTable(
     "chat",
-    (ChatPromptFields, ChatBody),
+    (*CHAT_PROMPT, ChatBody),
     (
         *SHARED_ROWS,
         *_UNSUPPORTED,
@@ -324,6 +335,4 @@ CHAT = ParameterTable(
 )
 
 
-CHAT_REQUEST = JsonBody(
-    "ChatRequest", (ChatPromptFields, ChatBody), CHAT, example={"messages": HELLO}
-)
+CHAT_REQUEST = JsonBody("ChatRequest", (*CHAT_PROMPT, ChatBody), CHAT, example={"messages": HELLO})
