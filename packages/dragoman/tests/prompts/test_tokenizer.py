@@ -393,11 +393,12 @@ def find_and_count(
     """Return the cache's results, and how often it encoded."""
     calls: list[str] = []
 
-    def encode() -> list[int]:
-        calls.append(text)
-        return [len(text), int(is_first)]
+    def encode(piece: str, begins: bool) -> list[int]:
+        calls.append(piece)
+        return [len(piece), int(begins)]
 
-    return cache.find_or_encode(owner, text, is_first, encode), len(calls)
+    (ids,) = cache.find_or_encode(owner, [text], encode, begins=is_first)
+    return list(ids), len(calls)
 
 
 def test_encoding_cache_entry_per_owner_and_position() -> None:

@@ -7,20 +7,27 @@ gives a library untrusted text, grammars, schemas or files runs under `convert_p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 
 
-@contextmanager
-def convert_panics(build_error: Callable[[], Exception]) -> Generator[None]:
-    """Raise another exception instead of a panic.
+class convert_panics:
+    """A context that raises another exception instead of a panic.
 
     build_error: builds the exception to raise.
     """
-    try:
-        yield
-    except BaseException as error:
+
+    # A class, since `contextmanager` takes longer than to encode a short text.
+    __slots__ = ("_build_error",)
+
+    def __init__(self, build_error: Callable[[], Exception]) -> None:
+        self._build_error = build_error
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         # Each library has a class of its own.
-        if type(error).__name__ != "PanicException":
-            raise
-        raise build_error() from error
+        if kind is not None and kind.__name__ == "PanicException":
+            raise self._build_error() from error

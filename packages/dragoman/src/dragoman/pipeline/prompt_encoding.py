@@ -218,8 +218,12 @@ async def render_conversation(
 
     def work() -> tuple[Rendered, tuple[PreparedImage, ...]]:
         renderer = _model_renderer(backend)
-        prepared_images, placeholders = _prepare_images(vision, images)
-        prepared = _apply_effort(renderer, conversation)
+        prepared_images, placeholders = _prepare_images(vision, images) if images else ((), None)
+        prepared = (
+            conversation
+            if conversation.reasoning.effort is None
+            else _apply_effort(renderer, conversation)
+        )
         rendered = renderer.render(
             prepared,
             now=terms.now,

@@ -34,27 +34,49 @@ class EncodingCache:
         self.n_chars = 0
 
     def find_or_encode(
-        self, owner: str, text: str, is_first: bool, encode: Callable[[], Sequence[int]]
-    ) -> list[int]:
-        """Return the ids of a piece.
+        self,
+        owner: str,
+        pieces: Sequence[str],
+        encode: Callable[[str, bool], Sequence[int]],
+        *,
+        begins: bool,
+    ) -> list[Sequence[int]]:
+        """Return the ids of each piece.
 
-        is_first: the piece begins a prompt, where some tokenizers encode differently.
+        encode: encodes a piece. The flag says whether it begins a prompt, where some
+            tokenizers encode differently.
+        begins: whether the first piece does.
         """
-        key = (owner, is_first, text)
+        entries = self._entries
+        found: list[Sequence[int] | None] = []
+        keys = [(owner, False, text) for text in pieces]
+        if begins and keys:
+            keys[0] = (owner, True, pieces[0])
+        # All at once: to take the lock and to call this for each of a conversation's
+        # pieces would cost more than to look them up.
         with self._lock:
-            cached_ids = self._entries.get(key)
-            if cached_ids is not None:
-                self._entries.move_to_end(key)
-                return cached_ids.tolist()
+            for key in keys:
+                cached_ids = entries.get(key)
+                if cached_ids is not None:
+                    entries.move_to_end(key)
+                    found.append(cached_ids.tolist())
+                else:
+                    found.append(None)
         # Outside the lock: encoding the same text twice costs less than blocking other
         # threads.
-        ids = list(encode())
+        return [
+            self._add(key, encode(key[2], key[1])) if ids is None else ids
+            for key, ids in zip(keys, found, strict=True)
+        ]
+
+    def _add(self, key: tuple[str, bool, str], ids: Sequence[int]) -> Sequence[int]:
+        size = len(key[2]) + ENTRY_CHARS
         with self._lock:
-            if key not in self._entries and len(text) + ENTRY_CHARS <= self._max_chars:
+            if key not in self._entries and size <= self._max_chars:
                 # Four bytes a token; a list of Python integers would be several times
                 # as large.
                 self._entries[key] = array("i", ids)
-                self.n_chars += len(text) + ENTRY_CHARS
+                self.n_chars += size
                 while self.n_chars > self._max_chars:
                     (_, _, oldest_text), _ = self._entries.popitem(last=False)
                     self.n_chars -= len(oldest_text) + ENTRY_CHARS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -247,29 +247,34 @@ class HfTokenizer:
             and not self._can_spell_controls
         ):
             return self.encode(text, special=True)
-        ids: list[int] = []
+        pieces: list[str] = []
+        # The ids of the control tokens, with -1 in the place of each piece.
+        layout: list[int] = []
         encoded_until = 0
         for start, end, id in self._find_control_spans(text):
             if end - start == 1 and text[start - 1 : start] == break_char:
                 continue
             if start > encoded_until:
-                ids += self._encode_piece(
-                    text[encoded_until:start],
-                    break_char,
-                    sampled_prefixes,
-                    owner,
-                    is_first=encoded_until == 0,
-                )
-            ids.append(id)
+                pieces.append(text[encoded_until:start])
+                layout.append(-1)
+            layout.append(id)
             encoded_until = end
         if encoded_until < len(text):
-            ids += self._encode_piece(
-                text[encoded_until:],
-                break_char,
-                sampled_prefixes,
-                owner,
-                is_first=encoded_until == 0,
+            pieces.append(text[encoded_until:])
+            layout.append(-1)
+        if break_char in text:
+            pieces = [piece.replace(break_char, "") for piece in pieces]
+        pieces_ids = iter(
+            self._encode_pieces(
+                pieces, sampled_prefixes, owner, begins=bool(layout) and layout[0] == -1
             )
+        )
+        ids: list[int] = []
+        for id in layout:
+            if id == -1:
+                ids += next(pieces_ids)
+            else:
+                ids.append(id)
         return ids
 
     def token_bytes(self, id: int) -> bytes:
@@ -287,41 +292,53 @@ class HfTokenizer:
         with convert_panics(_build_decoding_error):
             return self._full_tokenizer.decode(known_ids, skip_special_tokens=skip_special_tokens)
 
-    def _find_control_spans(self, text: str) -> Iterator[tuple[int, int, int]]:
-        """Yield (start, end, id) of each control token; the span includes the blanks
+    def _find_control_spans(self, text: str) -> list[tuple[int, int, int]]:
+        """Return (start, end, id) of each control token; the span includes the blanks
         that the token strips.
         """
         if self._control_pattern is not None:
-            for match in self._control_pattern.finditer(text):
-                yield match.start(), match.end(), self._special_tokens[match[0]]
-            return
+            special_tokens = self._special_tokens
+            return [
+                (*match.span(), special_tokens[match[0]])
+                for match in self._control_pattern.finditer(text)
+            ]
         scanner, true_ids = self._scanner
         encoding = _encode(scanner, text, False)
-        for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            if number:
-                yield start, end, true_ids[number]
+        return [
+            (start, end, true_ids[number])
+            for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
+            if number
+        ]
 
-    def _encode_piece(
+    def _encode_pieces(
         self,
-        text: str,
-        break_char: str,
+        pieces: list[str],
         sampled_prefixes: SampledPrefixes | None,
         cache_owner: str | None,
         *,
-        is_first: bool,
-    ) -> Sequence[int]:
-        text = text.replace(break_char, "")
-        sampled_ids = (
-            None if sampled_prefixes is None or not text else sampled_prefixes.take_ids(text)
-        )
-        if sampled_ids is not None:
-            return sampled_ids
-        tokenizer = self._plain_tokenizer if is_first else self._inner_tokenizer
-        if cache_owner is None:
-            return _encode(tokenizer, text, False).ids
-        return self._encoding_cache.find_or_encode(
-            cache_owner, text, is_first, lambda: _encode(tokenizer, text, False).ids
-        )
+        begins: bool,
+    ) -> list[Sequence[int]]:
+        """Encode the texts between control tokens. begins: the first one begins the
+        prompt.
+        """
+        if sampled_prefixes is not None:
+            sampled = [sampled_prefixes.take_ids(text) if text else None for text in pieces]
+            others = [text for text, ids in zip(pieces, sampled, strict=True) if ids is None]
+            begins = begins and sampled[0] is None
+            encoded = iter(self._encode_pieces(others, None, cache_owner, begins=begins))
+            return [next(encoded) if ids is None else ids for ids in sampled]
+        if cache_owner is not None:
+            return self._encoding_cache.find_or_encode(
+                cache_owner, pieces, self._encode_piece, begins=begins
+            )
+        return [
+            self._encode_piece(text, begins and number == 0) for number, text in enumerate(pieces)
+        ]
+
+    def _encode_piece(self, text: str, is_first: bool) -> list[int]:
+        return _encode(
+            self._plain_tokenizer if is_first else self._inner_tokenizer, text, False
+        ).ids
 
 
 def load_tokenizer(directory: Path, *, generates: bool = True) -> HfTokenizer:

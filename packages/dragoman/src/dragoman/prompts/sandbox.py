@@ -169,35 +169,37 @@ class BudgetExceeded(jinja2.TemplateError):
 
 
 class Budget:
-    """The budget of one rendering: characters created, steps, seconds."""
+    """The budget of one rendering.
+
+    characters, steps: what is left. The hooks subtract from both themselves, since a
+        call for each costs more than all that most of them do.
+    """
 
     def __init__(
         self, characters: int, steps: int, seconds: float, clock: Callable[[], float]
     ) -> None:
-        self._characters = characters
-        self._steps = steps
+        self.characters = characters
+        self.steps = steps
         self._seconds = seconds
         self._clock = clock
         self._deadline = clock() + seconds
 
-    def count_step(self) -> None:
-        self._steps -= 1
-        if self._steps < 0:
+    def check_steps(self) -> None:
+        if self.steps < 0:
             raise BudgetExceeded("it takes too many steps")
-        # Reading the clock costs more than a step, so it is read every 256 steps.
-        if self._steps & 0xFF == 0 and self._clock() > self._deadline:
+        if self._clock() > self._deadline:
             raise BudgetExceeded(f"it takes longer than {self._seconds:g} seconds")
 
     def spend_chars(self, characters: int) -> None:
-        self._characters -= characters
-        if self._characters < 0:
-            raise BudgetExceeded("it produces too much text")
+        self.characters -= characters
+        if self.characters < 0:
+            raise _build_length_error()
 
     def spend_value(self, value: object) -> None:
         """Charge a value at its printed size, counting shared parts each time."""
         # Within the loop, since the parts can be shared so often that the walk would not
         # end; without a call for each part, since the schemas of tools have hundreds.
-        left = self._characters
+        left = self.characters
         pending: list[Value] = [value]
         while pending and left >= 0:
             item = pending.pop()
@@ -210,7 +212,7 @@ class Budget:
                 pending += item.values()
             elif isinstance(item, (list, tuple)):
                 pending += item
-        self.spend_chars(self._characters - left)
+        self.spend_chars(self.characters - left)
 
 
 class _HookCodeGenerator(CodeGenerator):
@@ -278,24 +280,37 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def step(self) -> str:
         """Hook: count a loop iteration or a macro call."""
-        self.budget.count_step()
+        budget = self.budget
+        budget.steps -= 1
+        # Reading the clock costs more than a step, so it is read every 256 steps.
+        if budget.steps < 0 or not budget.steps & 0xFF:
+            budget.check_steps()
         return ""
 
     def charge_literal(self, characters: int) -> str:
         """Hook: charge text of the template itself before it is printed."""
-        self.budget.spend_chars(characters)
+        budget = self.budget
+        budget.characters -= characters
+        if budget.characters < 0:
+            raise _build_length_error()
         return ""
 
     def check_result(self, value: Value) -> Value:
         """Hook: charge a value that was created from values already charged."""
         if isinstance(value, (str, list, tuple, dict)):
-            self.budget.spend_chars(len(value))  # pyright: ignore[reportUnknownArgumentType]
+            budget = self.budget
+            budget.characters -= len(value)  # pyright: ignore[reportUnknownArgumentType]
+            if budget.characters < 0:
+                raise _build_length_error()
         return value
 
     def charge_value(self, value: Value) -> Value:
         """Hook: charge a value before it is printed."""
         if type(value) is str:  # Nearly every value.
-            self.budget.spend_chars(len(value))
+            budget = self.budget
+            budget.characters -= len(value)
+            if budget.characters < 0:
+                raise _build_length_error()
         else:
             self.budget.spend_value(value)
         return value
@@ -358,7 +373,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Value, right: Value) -> Value:  # noqa: ARG002
         if operator == "+" and type(left) is str and type(right) is str:  # Nearly always.
-            self.budget.spend_chars(len(left) + len(right))
+            budget = self.budget
+            budget.characters -= len(left) + len(right)
+            if budget.characters < 0:
+                raise _build_length_error()
             return left + right
         match operator, left, right:
             case "+", (str() | list() | tuple()), (str() | list() | tuple()):
@@ -408,6 +426,10 @@ class _Generation(Extension):
 
 _METHOD = types.BuiltinMethodType
 _FUNCTION = types.FunctionType
+
+
+def _build_length_error() -> BudgetExceeded:
+    return BudgetExceeded("it produces too much text")
 
 
 def _check_format(template: str) -> None:

@@ -6,7 +6,7 @@ a call's arguments as an object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -60,26 +60,23 @@ def build_message_values(
     messages: Sequence[Message], options: MessageOptions, visit: StringVisitor
 ) -> list[JsonObject]:
     """Build the template's `messages`. Raises RequestError, Unsupported."""
-    names = {
-        part.id: part.name
-        for message in messages
-        for part in message.parts
-        if isinstance(part, ToolCall)
-    }
-    converter = _MessageConverter(options, names, visit)
+    names: dict[str, str] = {}
     supported = list(messages)
-    if not options.features.supports_developer:
-        supported = [
-            msgspec.structs.replace(message, role=Role.SYSTEM)
-            if message.role is Role.DEVELOPER
-            else message
-            for message in messages
-        ]
+    # The leading messages of the system and the developer.
+    count = 0
+    # A loop for all, since most conversations need nothing of this.
+    for index, message in enumerate(messages):
+        role = message.role
+        if role is Role.ASSISTANT:
+            names.update(
+                [(part.id, part.name) for part in message.parts if isinstance(part, ToolCall)]
+            )
+        elif role in _LEADING_ROLES:
+            if count == index:
+                count += 1
+            if role is Role.DEVELOPER and not options.features.supports_developer:
+                supported[index] = msgspec.structs.replace(message, role=Role.SYSTEM)
     # Leading system messages are merged into one: many templates reject several.
-    count = next(
-        (n for n, message in enumerate(supported) if message.role not in _LEADING_ROLES),
-        len(supported),
-    )
     if count > 1:
         leading = supported[:count]
         texts = list[str]()
@@ -96,7 +93,11 @@ def build_message_values(
             else Role.SYSTEM
         )
         supported[:count] = [Message(role, (Text("\n\n".join(texts)),))]
-    return [value for message in supported for value in converter.convert(message)]
+    converter = _MessageConverter(options, names, visit)
+    values: list[JsonObject] = []
+    for message in supported:
+        values += converter.convert(message)
+    return values
 
 
 def build_tool_values(tools: Iterable[Tool], visit: StringVisitor) -> list[JsonValue]:
@@ -158,18 +159,18 @@ class _MessageConverter:
         self._names = names
         self._visit_string = visit
 
-    def convert(self, message: Message) -> Iterator[JsonObject]:
-        """Yield the message, then one message per tool result in it."""
+    def convert(self, message: Message) -> list[JsonObject]:
+        """Return the message, then one message per tool result in it."""
         if message.role is Role.ASSISTANT:
-            yield self._convert_assistant(message)
-            return
+            return [self._convert_assistant(message)]
+        values: list[JsonObject] = []
         pending: list[Part] = []
         for part in message.parts:
             if not isinstance(part, ToolResult):
                 pending.append(part)
                 continue
             if pending:
-                yield self._convert_plain(message, pending)
+                values.append(self._convert_plain(message, pending))
                 pending = []
             content: Sequence[Part] = part.content
             if part.is_error:
@@ -183,22 +184,27 @@ class _MessageConverter:
                 part.call_id, message.name if message.role is Role.TOOL else None
             )
             result_content = self._convert_content(content, "\n")
-            yield {
-                "role": "tool",
-                "content": result_content,
-                "tool_call_id": self._visit_string(part.call_id),
-                **self._build_name_field(name),
-            }
+            values.append(
+                {
+                    "role": "tool",
+                    "content": result_content,
+                    "tool_call_id": self._visit_string(part.call_id),
+                    **self._build_name_field(name),
+                }
+            )
         # An empty message stays a message: templates may require that roles alternate.
         if pending or not message.parts:
-            yield self._convert_plain(message, pending)
+            values.append(self._convert_plain(message, pending))
+        return values
 
     def _convert_plain(self, message: Message, parts: Sequence[Part]) -> JsonObject:
-        return {
+        value: JsonObject = {
             "role": str(message.role),
             "content": self._convert_content(parts, "\n"),
-            **self._build_name_field(message.name),
         }
+        if message.name is not None:
+            value |= self._build_name_field(message.name)
+        return value
 
     def _build_name_field(self, name: str | None) -> JsonObject:
         return {} if name is None else {"name": self._visit_string(name)}
@@ -250,11 +256,15 @@ class _MessageConverter:
 
         separator: joins texts in a string; an assistant's texts are chunks of one.
         """
+        features = self._features
+        # Nearly every content of templates that accept strings.
+        if len(parts) == 1 and type(only := parts[0]) is Text and features.accepts_strings:
+            return self._visit_string(only.text)
         texts = [part.text for part in parts if isinstance(part, (Text, Refusal))]
         only_text = len(texts) == len(parts)
         has_several = len(parts) > 1 and separator != ""
-        if not self._features.accepts_parts or (
-            only_text and self._features.accepts_strings and not has_several
+        if not features.accepts_parts or (
+            only_text and features.accepts_strings and not has_several
         ):
             others = [part for part in parts if not isinstance(part, (Text, Refusal, Reasoning))]
             if any(self._convert_part(part).keys() == {"type"} for part in others):
