@@ -24,6 +24,7 @@ from .client_warnings import collect_warnings
 from .disconnect import cancel_on_disconnect
 from .header_directives import apply_header_directives
 from .http_request import HttpRequest
+from .media import has_media
 from .request_context import RequestContext, build_owner_files
 from .request_terms import build_terms
 from .tenancy import COMPLETIONS
@@ -127,7 +128,7 @@ async def admit_call(
         RequestError: the request is invalid.
         ClientGone: the client has disconnected.
     """
-    work = _prepare_and_observe(context, call, header, journal or ToolJournal())
+    work = _prepare_and_observe(context, call, header, journal)
     if isinstance(context, HttpRequest) and any(map(_uses_workers, call.requests)):
         # Compiling a schema can take seconds, so it is cancelled if the client
         # disconnects.
@@ -155,7 +156,7 @@ def _uses_workers(request: GenerateRequest) -> bool:
 
 
 async def _prepare_and_observe(
-    context: RequestContext, call: GenerationCall, header: Header, journal: ToolJournal
+    context: RequestContext, call: GenerationCall, header: Header, journal: ToolJournal | None
 ) -> AdmittedCall:
     """Prepare the call within the limits of its key, and observe it until its end."""
     observer = await observe_call(context, header.model, COMPLETIONS, call.requests[0], header.id)
@@ -164,7 +165,7 @@ async def _prepare_and_observe(
         admitted = (
             await prepare_call(context, call, header, trace)
             if call.server_tools is None
-            else await _prepare_turns(context, call, header, trace, journal)
+            else await _prepare_turns(context, call, header, trace, journal or ToolJournal())
         )
         batches = admitted.run.batches
         if observer is not None:
@@ -236,16 +237,16 @@ async def prepare_call(
         terms = build_terms(context, header.id, call.tool_prefix)
         # Before media is fetched: under overload a rejection must be cheap.
         model.queues.generation.check_capacity(terms.queue_share)
-        resolved = [
-            _resolve_for_engine(request, header.model, model, context.caller)
-            for request in call.requests
-        ]
-        with_media = await generation.media.resolve_requests(
-            build_owner_files(context), model, resolved
-        )
-        requests = [apply_header_directives(request, context.headers) for request in with_media]
-        if trace is not None:
-            requests = [replace(request, trace=trace) for request in requests]
+        requests: list[GenerateRequest] = []
+        for request in call.requests:
+            resolved = _resolve_for_engine(request, header.model, model, context.caller)
+            # Most requests have no media.
+            if has_media(resolved):
+                resolved = await generation.media.resolve_request(
+                    build_owner_files(context), model, resolved
+                )
+            directed = apply_header_directives(resolved, context.headers)
+            requests.append(directed if trace is None else replace(directed, trace=trace))
         run = await admit(model, requests, terms, generation.meters)
     except RequestError as error:
         names.translate(error)

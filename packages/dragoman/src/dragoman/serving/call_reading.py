@@ -51,14 +51,13 @@ def build_reader_options(context: RequestContext) -> ReaderOptions:
     sealing_key = generation.sealer.for_owner(context.caller.owner)
     # Built per request: the models, and those that the caller may use, can change.
     slots = context.service.models.slots
+    keeps_seal = False
+    for slot in slots:
+        if slot.model is not None and slot.model.capabilities.verifies_reasoning:
+            keeps_seal = True
     return replace(
         generation.reader_options,
         sealing_key=sealing_key,
         default_model=slots[0].name if len(slots) == 1 else None,
-        keeps_seal=any(
-            [
-                slot.model is not None and slot.model.capabilities.verifies_reasoning
-                for slot in slots
-            ]
-        ),
+        keeps_seal=keeps_seal,
     )

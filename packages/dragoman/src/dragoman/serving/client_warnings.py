@@ -50,6 +50,8 @@ def join_warnings(
 
     field_names: the field names of the client's dialect.
     """
+    if not later and len(warnings) < 2:
+        return warnings
     return tuple(dict.fromkeys((*warnings, *map(field_names.rename_warning, later))))
 
 

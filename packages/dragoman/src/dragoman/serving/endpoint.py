@@ -72,11 +72,14 @@ class Endpoint:
         policy = self._policy
         operations = self.route.operations
         policy.check_headers(http.headers, requires_host=http.http_version != "1.0")
-        policy.check_origin(http.headers, self.route.access, reads=method in ("GET", "HEAD"))
-        # A preflight carries no key, so it is answered before authentication.
-        preflight_headers = policy.cors.build_preflight_headers(method, http.headers, operations)
-        if preflight_headers is not None:
-            return CompleteResponse(200, [*http.build_headers(), *preflight_headers], b"", 0)
+        # Only browsers send these, and nearly all clients are not.
+        find = http.headers.get
+        if find("origin") is not None or find("sec-fetch-site") is not None:
+            policy.check_origin(http.headers, self.route.access, reads=method in ("GET", "HEAD"))
+            # A preflight carries no key, so it is answered before authentication.
+            preflight = policy.cors.build_preflight_headers(method, http.headers, operations)
+            if preflight is not None:
+                return CompleteResponse(200, [*http.build_headers(), *preflight], b"", 0)
         browser_handler = self.route.browser_handler
         if browser_handler is not None and method in ("GET", "HEAD") and accepts_html(http.headers):
             return await browser_handler(http)

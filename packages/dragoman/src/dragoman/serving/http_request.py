@@ -45,8 +45,8 @@ _IGNORED_QUERY_PARAMS = frozenset({"beta", "api-version"})
 """Query parameters that the SDKs of Anthropic and Azure add to every URL."""
 
 
-_FIELD_MASKS = ("x-goog-fieldmask",)
-"""Headers that ask for a part of an answer, as Google's parameter `fields` does."""
+_FIELD_MASK = "x-goog-fieldmask"
+"""The header that asks for a part of an answer, as Google's parameter `fields` does."""
 _MAX_UNREAD = 16
 
 
@@ -93,11 +93,9 @@ class HttpRequest(msgspec.Struct, frozen=True):
         """Return warnings for query parameters that the handler did not read, and for
         headers that say the same.
         """
-        ignored = tuple(
-            f"{name!r} is ignored: answers have all fields"
-            for name in _FIELD_MASKS
-            if name in self.headers
-        )
+        ignored: tuple[str, ...] = ()
+        if self.headers.get(_FIELD_MASK) is not None:
+            ignored = (f"{_FIELD_MASK!r} is ignored: answers have all fields",)
         if not self.query_string:
             return ignored
         read = self.record.read_query or frozenset[str]()

@@ -84,29 +84,11 @@ class MediaResolver:
         self._options = options
         self._fetcher = fetcher
 
-    async def resolve_requests(
-        self, owner_files: OwnerFiles, model: ServedModel, requests: list[GenerateRequest]
-    ) -> list[GenerateRequest]:
-        """Return the requests with their media inline. The model is not unloaded while
-        the media is fetched.
-
-        Raises as `resolve_request`.
-        """
-        # Most requests have no media.
-        if not any(
-            [
-                isinstance(request.prompt, Conversation) and _list_media(request.prompt.messages)
-                for request in requests
-            ]
-        ):
-            return requests
-        with model.keep_loaded():
-            return [await self.resolve_request(owner_files, model, request) for request in requests]
-
     async def resolve_request(
         self, owner_files: OwnerFiles, model: ServedModel, request: GenerateRequest
     ) -> GenerateRequest:
-        """Return the request with its media inline.
+        """Return the request with its media inline. The model is not unloaded while
+        the media is fetched.
 
         owner_files: the files that the request can refer to.
 
@@ -115,7 +97,8 @@ class MediaResolver:
         """
         if not isinstance(request.prompt, Conversation):
             return request
-        prompt = await self.resolve_conversation(owner_files, model, request.prompt)
+        with model.keep_loaded():
+            prompt = await self.resolve_conversation(owner_files, model, request.prompt)
         return (
             request if prompt is request.prompt else msgspec.structs.replace(request, prompt=prompt)
         )
@@ -278,6 +261,18 @@ def _decode_text(file: Medium) -> Text | None:
         return Text(file.source.data.decode())
     except UnicodeDecodeError:
         return None
+
+
+def has_media(request: GenerateRequest) -> bool:
+    """Whether a request has media, wherever it is."""
+    prompt = request.prompt
+    if not isinstance(prompt, Conversation):
+        return False
+    for message in prompt.messages:
+        for part in message.parts:
+            if type(part) is not Text:  # Nearly every part is.
+                return bool(_list_media(prompt.messages))
+    return False
 
 
 def _list_media(messages: tuple[Message, ...]) -> list[tuple[int, Medium]]:
