@@ -143,3 +143,38 @@ async def test_direct_write_is_unavailable_after_disconnect() -> None:
         writer.close()
         await left.wait()
     assert results == [False]
+
+
+@pytest.mark.parametrize("method", [b"GET", b"HEAD"])
+async def test_direct_respond_writes_whole_response(method: bytes) -> None:
+    results: list[bool] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await body_of(receive)
+        direct = find_direct(scope)
+        results.append(direct.can_respond)
+        direct.respond(201, [(b"content-length", b"5")], b"whole")
+        results.append(direct.can_respond)
+        direct.respond(200, [], b"too late")
+
+    async with serving(app) as wire:
+        request = method + b" / " + HEAD
+        output = await wire.ask(request + b"\r\n" + request + b"connection: close\r\n\r\n")
+    assert output.count(b"HTTP/1.1 201 Created\r\n") == 2
+    assert output.count(b"content-length: 5\r\n") == 2
+    assert output.count(b"\r\n\r\nwhole") == (2 if method == b"GET" else 0)
+    assert results == [True, False] * 2
+
+
+async def test_direct_respond_is_unavailable_once_headers_are_sent() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await body_of(receive)
+        await send(start())
+        assert not find_direct(scope).can_respond
+        await send(piece(b"a"))
+
+    async with serving(app) as wire:
+        (answer,) = answers(
+            await wire.ask(GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+        )
+    assert answer.body == b"a"

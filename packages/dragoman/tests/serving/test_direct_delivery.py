@@ -135,6 +135,7 @@ class Client:
     statuses: list[int] = field(default_factory=list[int])
     n_direct: int = 0
     started: bool = False
+    can_respond: bool = False
     _write_checks: int = 0
 
     @property

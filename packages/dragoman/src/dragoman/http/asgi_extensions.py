@@ -12,7 +12,7 @@ callback belongs to one request and can be held without the scope.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 DISCONNECT_EXTENSION = "dragoman.disconnect"
@@ -53,6 +53,22 @@ class DirectResponse(Protocol):
     def write(self, body: bytes) -> None:
         """Write a piece of the body that is not the last one. May be called only while
         `can_write` is true.
+        """
+        ...
+
+    @property
+    def can_respond(self) -> bool:
+        """Whether nothing of the response has been sent, and the client is connected
+        and reads fast enough.
+        """
+        ...
+
+    def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        """Write a whole response, whose headers have a Content-Length. May be called
+        only while `can_respond` is true.
+
+        Raises:
+            RuntimeError: the response is invalid.
         """
         ...
 

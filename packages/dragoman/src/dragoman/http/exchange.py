@@ -7,7 +7,7 @@ no longer reach the connection, which may be handling its next request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
@@ -259,6 +259,20 @@ class HttpExchange:
         if connection is not None and framing is not None:
             self._write_piece(connection, framing, body, more_body=True)
 
+    @property
+    def can_respond(self) -> bool:
+        """Implements `asgi_extensions.DirectResponse.can_respond`."""
+        connection = self._connection
+        return connection is not None and self._framing is None and not connection.is_write_paused
+
+    def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        """Implements `asgi_extensions.DirectResponse.respond`."""
+        connection = self._connection
+        if connection is not None:
+            framing = self._build_head(status, headers)
+            self._write_piece(connection, framing, body, more_body=False)
+            self._complete(connection)
+
     def _write_piece(
         self, connection: ExchangeConnection, framing: Framing, body: bytes, more_body: bool
     ) -> None:
@@ -287,9 +301,16 @@ class HttpExchange:
             raise RuntimeError(
                 f"Expected ASGI message 'http.response.start', but got '{message['type']}'."
             )
+        self._build_head(message["status"], message.get("headers", ()))
+        # Held back for one iteration of the event loop: the first piece of the body
+        # nearly always follows at once, and one system call writes both.
+        self._context.loop.call_soon(self._write_head)
+
+    def _build_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> Framing:
+        """Build the head, which is written with the first piece of the body."""
         response_head = build_response_head(
-            message["status"],
-            message.get("headers", ()),
+            status,
+            headers,
             self._context.header_lines,
             method=self._method,
             version=self._version,
@@ -299,10 +320,8 @@ class HttpExchange:
         )
         self._framing = response_head.framing
         self.keeps_alive = response_head.keeps_alive
-        # Held back for one iteration of the event loop: the first piece of the body
-        # nearly always follows at once, and one system call writes both.
         self._pending_head = response_head.head
-        self._context.loop.call_soon(self._write_head)
+        return response_head.framing
 
     def _complete(self, connection: ExchangeConnection) -> None:
         self._is_complete = True

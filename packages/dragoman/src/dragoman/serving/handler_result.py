@@ -20,7 +20,13 @@ from .client_warnings import add_warnings
 from .disconnect import ClientGone
 from .http_request import JSON_CONTENT_TYPE, HttpRequest
 from .replay_responder import ReplayResponder
-from .responder import RawHeaders, Responder, ResponseOutcome, wrap_unexpected_error
+from .responder import (
+    RawHeaders,
+    Responder,
+    ResponseOutcome,
+    send_whole,
+    wrap_unexpected_error,
+)
 
 
 class JsonResponse(Struct, frozen=True):
@@ -57,18 +63,12 @@ class CompleteResponse(Struct, frozen=True):
     error: DragomanError | None = None
 
     async def __call__(
-        self, _: OnDisconnect, send: Send, __: DirectResponse | None = None
+        self, _: OnDisconnect, send: Send, direct: DirectResponse | None = None
     ) -> ResponseOutcome:
         # For HEAD, the length of the body that a GET would return (RFC 9110, 9.3.2).
-        length_header = (b"content-length", str(self.content_length).encode())
-        await send(
-            {
-                "type": "http.response.start",
-                "status": self.status,
-                "headers": [*self.headers, length_header],
-            }
+        await send_whole(
+            send, direct, self.status, self.headers, self.body, length=self.content_length
         )
-        await send({"type": "http.response.body", "body": self.body})
         return ResponseOutcome(self.status, self.content_length, self.error)
 
 

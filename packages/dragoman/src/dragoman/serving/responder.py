@@ -56,6 +56,27 @@ def wrap_unexpected_error(error: Exception) -> EngineError:
     )
 
 
+async def send_whole(
+    send: Send,
+    direct: DirectResponse | None,
+    status: int,
+    headers: RawHeaders,
+    body: bytes,
+    length: int | None = None,
+) -> None:
+    """Send a response that is complete: in one write, where the server supports that.
+
+    length: bytes of the body that a GET would return; None for those of `body`.
+    """
+    size = len(body) if length is None else length
+    fields = [*headers, (b"content-length", b"%d" % size)]
+    if direct is not None and direct.can_respond:
+        direct.respond(status, fields, body)
+        return
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": body})
+
+
 class StreamFraming(Protocol):
     """The parts of a stream besides its events; every `Writer` implements it."""
 
@@ -247,11 +268,7 @@ class Responder(ABC):
         self._length = len(body)
         # A keepalive task that has already started must not write before the body.
         self._is_writing = True
-        length = (b"content-length", str(len(body)).encode())
-        await self._send(
-            {"type": "http.response.start", "status": status, "headers": [*headers, length]}
-        )
-        await self._write(body, more_body=False)
+        await send_whole(self._send, self._direct, status, headers, body)
 
     async def _write(self, body: bytes, *, more_body: bool = True) -> None:
         self._ticks = 0

@@ -59,6 +59,7 @@ class Client:
     sent: list[bytes] = field(default_factory=list[bytes])
     n_direct: int = 0
     started: bool = False
+    can_respond: bool = False
     _write_checks: int = 0
 
     @property
