@@ -1,12 +1,12 @@
-"""An event loop whose clock jumps to the next timer: tests do not wait, and every run
-is deterministic.
+"""Event loops whose clock jumps to the next timer, or when a test says so: tests do not
+wait, and every run is deterministic.
 """
 
 from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -39,6 +39,18 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._jumping_selector.now
 
 
+class SkippingLoop(asyncio.SelectorEventLoop):
+    """An event loop with sockets, whose timers are due when a test says so.
+
+    skipped: seconds that its clock is ahead.
+    """
+
+    skipped = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.skipped
+
+
 class VirtualClock:
     """A `serving.clock.Clock` of the running loop."""
 
@@ -52,3 +64,10 @@ class VirtualClock:
 def run_in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(work)
+
+
+def run_skipping_time(work: Callable[[SkippingLoop], Coroutine[Any, Any, T]]) -> T:
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, SkippingLoop)
+        return runner.run(work(loop))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from tests.http.wire import GET, HEAD, answers, echo, serving, stream
 
 from dragoman.http.limits import HttpLimits
 from dragoman.http.server_context import ServerContext
 from dragoman.http.sockets import has_disconnected
+from tests.virtual_time import SkippingLoop, run_skipping_time
 
 SOON = 0.05
 LAST = b"GET / HTTP/1.0\r\n\r\n"
@@ -43,16 +44,35 @@ async def test_body_below_minimum_rate_returns_408(kind: str) -> None:
     assert [each.status for each in answers(output)] == [408]
 
 
-async def test_slow_body_above_minimum_rate_is_accepted() -> None:
-    async with serving(echo, HttpLimits(body=2 * SOON)) as wire:
-        reader, writer = await wire.connect()
-        writer.write(b"POST / " + HEAD + b"connection: close\r\ncontent-length: 8000\r\n\r\n")
-        for _ in range(8):
-            writer.write(b"x" * 1000)
-            await asyncio.sleep(SOON)
-        async with asyncio.timeout(60):
-            assert [each.status for each in answers(await reader.read(-1))] == [200]
-        writer.close()
+def test_slow_body_above_minimum_rate_is_accepted() -> None:
+    async def send_slowly(loop: SkippingLoop) -> bytes:
+        received = asyncio.Semaphore(0)
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            async def count() -> Message:
+                message = await receive()
+                received.release()
+                return message
+
+            try:
+                await echo(scope, count, send)
+            finally:
+                for _ in range(8):
+                    received.release()
+
+        async with serving(app, HttpLimits(body=600, body_rate=1)) as wire:
+            head = b"POST / " + HEAD + b"connection: close\r\ncontent-length: 8000\r\n\r\n"
+            reader, writer = await wire.connect(head)
+            for _ in range(8):
+                writer.write(b"x" * 1000)
+                await received.acquire()
+                loop.skipped += 500
+            async with asyncio.timeout(60):
+                output = await reader.read(-1)
+            writer.close()
+            return output
+
+    assert [each.status for each in answers(run_skipping_time(send_slowly))] == [200]
 
 
 async def test_body_over_total_timeout_returns_408() -> None:

@@ -9,8 +9,11 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.http.wire import HEAD, answers, echo, serving
 
+from dragoman.http.limits import HttpLimits
 from dragoman.http.server_connection import Deadlines
+from tests.virtual_time import SkippingLoop, run_skipping_time
 
 
 class VirtualTimerLoop(asyncio.AbstractEventLoop):
@@ -30,6 +33,10 @@ class VirtualTimerLoop(asyncio.AbstractEventLoop):
         self.set += 1
         heapq.heappush(self._timers, (when, self.set, callback))
         return asyncio.TimerHandle(when, callback, args, self)
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, **_: Any) -> asyncio.Handle:
+        callback(*args)
+        return asyncio.Handle(callback, args, self)
 
     def get_debug(self) -> bool:
         return False
@@ -99,3 +106,22 @@ def test_deadlines_behave_like_individual_timers(steps: list[tuple[int, str, boo
             due.pop(who, None)
     assert late == expected
     assert loop.set <= len(steps) * 2
+
+
+def test_busy_loop_reads_input_before_deadline_expires() -> None:
+    async def send_body_in_time(loop: SkippingLoop) -> bytes:
+        async with serving(echo, HttpLimits(body=600)) as wire:
+            head = b"POST / " + HEAD + b"connection: close\r\ncontent-length: 1\r\n\r\n"
+            reader, writer = await wire.connect(head)
+            while not wire.state.tasks:  # noqa: ASYNC110 - a server has no event for it
+                await asyncio.sleep(0)
+            loop.call_later(500, writer.write, b"x")
+            # Both timers are due in the next iteration.
+            loop.skipped += 1000
+            async with asyncio.timeout(60):
+                output = await reader.read(-1)
+            writer.close()
+            return output
+
+    output = run_skipping_time(send_body_in_time)
+    assert [each.status for each in answers(output)] == [200]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -32,13 +33,21 @@ class Wire(NamedTuple):
     port: int
     state: ServerState
 
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.port)
+    async def connect(self, data: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect and send bytes, which are there when the server accepts the connection:
+        none of its timeouts can come between.
+        """
+        sock = socket.create_connection(("127.0.0.1", self.port))
+        sock.setblocking(False)
+        n_sent = sock.send(data) if data else 0
+        reader, writer = await asyncio.open_connection(sock=sock)
+        writer.write(data[n_sent:])
+        return reader, writer
 
     async def ask(self, *packets: bytes) -> bytes:
         """Send bytes and return the response bytes until the server closes."""
-        reader, writer = await self.connect()
-        for packet in packets:
+        reader, writer = await self.connect(*packets[:1])
+        for packet in packets[1:]:
             writer.write(packet)
             await writer.drain()
         async with asyncio.timeout(60):

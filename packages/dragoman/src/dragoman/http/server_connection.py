@@ -75,7 +75,14 @@ class Deadlines(Generic[T]):
 
     def _schedule(self) -> None:
         first = next(iter(self._due_times.values()), None)
-        self._timer = None if first is None else self._loop.call_at(first, self._expire)
+        self._timer = None if first is None else self._loop.call_at(first, self._catch_up)
+
+    def _catch_up(self) -> None:
+        """Expire after the event loop has read from its sockets: if it was busy, what a
+        client sent in time may still be there. The first call may run before that, the
+        second runs after it.
+        """
+        self._loop.call_soon(self._loop.call_soon, self._expire)
 
     def _expire(self) -> None:
         now = self._loop.time()

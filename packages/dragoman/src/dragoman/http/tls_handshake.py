@@ -63,6 +63,8 @@ class TlsHandshake(asyncio.Protocol):
         own.setblocking(False)
         transport.abort()
         self._task = self._context.loop.create_task(self._run(own))
+        # `_run` never begins if a shutdown comes before its first step.
+        self._task.add_done_callback(lambda task: self._end(task, own))
 
     def shutdown(self) -> None:
         """Graceful shutdown: nothing was requested yet."""
@@ -83,8 +85,11 @@ class TlsHandshake(asyncio.Protocol):
             # A failed handshake, one that took too long, a lost connection, or the
             # server's shutdown.
             sock.close()
-        finally:
-            self._release()
+
+    def _end(self, task: asyncio.Task[None], sock: socket.socket) -> None:
+        if task.cancelled():
+            sock.close()
+        self._release()
 
     def _release(self) -> None:
         if self in self._context.connections:
