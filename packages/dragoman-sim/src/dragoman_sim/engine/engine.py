@@ -429,20 +429,30 @@ class SimulatorEngine:
             scheduler = rank.core.scheduler
             running = running + scheduler.num_running
             waiting = waiting + scheduler.num_waiting
-        reason = self._down_reason
-        if reason is None and self._now() < self._ready_at:
-            reason = "the engine is warming up"
+        reason = self._find_down_reason()
         return Health(reason is None, reason, waiting, running)
+
+    def _find_down_reason(self) -> str | None:
+        """Return why no request is accepted; None if requests are."""
+        if self._down_reason is None and self._ready_at:
+            if self._now() < self._ready_at:
+                return "the engine is warming up"
+            self._ready_at = 0.0
+        return self._down_reason
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         """Add a request, see `TokenEngine.add`. Also raises the error of a script or a
         fault plan.
         """
-        state = self.health()
-        if not state.ready:
-            raise Overloaded(f"Not ready: {state.reason}.")
+        down_reason = self._find_down_reason()
+        if down_reason is not None:
+            raise Overloaded(f"Not ready: {down_reason}.")
         check_request(request, self._vocab_size, self._max_model_len)
-        check_admission(request.id, self._live, self._config.max_num_waiting, state.waiting)
+        # No more requests wait than are alive, which costs nothing to count.
+        num_waiting = len(self._live)
+        if num_waiting >= self._config.max_num_waiting:
+            num_waiting = self.health().waiting
+        check_admission(request.id, self._live, self._config.max_num_waiting, num_waiting)
         fault = self._find_fault(request)
         rank = self._balancer.choose(self._ranks, request.extras.data_parallel_rank)
         live = self._build_live(request, deliver, fault, rank)
@@ -473,7 +483,7 @@ class SimulatorEngine:
     def _arrive(self, live: LiveRequest, rank: DataParallelRank, at: float) -> None:
         self._num_arriving -= 1
         # The request may have been aborted meanwhile, and its id used for another one.
-        if live.id in self._live and self._live[live.id] is live:
+        if self._live.get(live.sequence.id) is live:
             rank.enqueue(live, at)
 
     def _build_live(

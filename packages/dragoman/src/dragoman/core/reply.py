@@ -50,7 +50,7 @@ class Choice(Struct, frozen=True):
     @property
     def has_tool_calls(self) -> bool:
         """Whether any part is a tool call."""
-        return any([isinstance(part, ToolCall) for part in self.parts])
+        return ToolCall in map(type, self.parts)
 
     @property
     def tokens(self) -> tuple[Token, ...]:
@@ -106,14 +106,10 @@ class Reply(Struct, frozen=True):
         """The parameters of the first choice that has any: a response has only one
         field for them.
         """
-        return next(
-            (
-                choice.kv_transfer_params
-                for choice in self.choices
-                if choice.kv_transfer_params is not None
-            ),
-            None,
-        )
+        for choice in self.choices:
+            if choice.kv_transfer_params is not None:
+                return choice.kv_transfer_params
+        return None
 
 
 class _OpenPart:

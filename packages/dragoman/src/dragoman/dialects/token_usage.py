@@ -47,8 +47,11 @@ def render_usage(usage: Usage) -> bytes:
     """
     if usage.prompt is None or usage.completion is None:
         return b"null"
-    counts = ((b"cached_tokens", usage.cached), (b"cache_write_tokens", usage.written))
-    details = [b'"%s":%d' % (name, count) for name, count in counts if count is not None]
+    details: list[bytes] = []
+    if usage.cached is not None:
+        details.append(b'"cached_tokens":%d' % usage.cached)
+    if usage.written is not None:
+        details.append(b'"cache_write_tokens":%d' % usage.written)
     cached = b"{%s}" % b",".join(details) if details else b"null"
     reasoning = b"null" if usage.reasoning is None else b'{"reasoning_tokens":%d}' % usage.reasoning
     return (

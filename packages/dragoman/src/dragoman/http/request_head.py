@@ -145,11 +145,15 @@ def parse_head(data: bytes) -> RequestHead:
         if any(host != authority for host in hosts):
             raise BadRequest(400, "The request target names another host than the Host header.")
     control_headers = callbacks.control_headers
-    connection_options = [
-        option.strip().lower()
-        for value in control_headers.get(b"connection", ())
-        for option in value.split(b",")
-    ]
+    connection_options = (
+        [
+            option.strip().lower()
+            for value in control_headers[b"connection"]
+            for option in value.split(b",")
+        ]
+        if b"connection" in control_headers
+        else []
+    )
     return RequestHead(
         method,
         version,
@@ -159,9 +163,9 @@ def parse_head(data: bytes) -> RequestHead:
         _build_body_reader(control_headers, version),
         version == "1.1" and b"close" not in connection_options,
         version == "1.1"
+        and b"expect" in control_headers
         and any(
-            expectation.lower() == b"100-continue"
-            for expectation in control_headers.get(b"expect", ())
+            expectation.lower() == b"100-continue" for expectation in control_headers[b"expect"]
         ),
         # RFC 9110, 7.8: ignored in HTTP/1.0.
         control_headers[b"upgrade"][0].lower()

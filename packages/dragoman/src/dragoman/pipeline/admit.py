@@ -72,17 +72,19 @@ async def admit(
     Raises:
         RequestError: the call is rejected before the engine is involved.
     """
-    request_metrics = [None if metrics is None else metrics.start_request(model) for _ in requests]
+    request_metrics: list[RequestMetrics | None] = []
     jobs: list[Job] = []
+    runs: list[list[TokenRun] | list[EventRun]] = []
     warnings: dict[str, None] = {}
     # Preparation awaits, during which the model must stay loaded. The lease takes over
     # before this ends.
     with model.keep_loaded():
         for index, request in enumerate(requests):
+            request_metrics.append(None if metrics is None else metrics.start_request(model))
             job, job_warnings = await prepare_job(model, request, terms, index)
             jobs.append(job)
+            runs.append(_build_runs(model, job))
             warnings |= dict.fromkeys(job_warnings)
-        runs = [_build_runs(model, job) for job in jobs]
         batches = merge_prompts(
             [
                 _build_stream(model, *prompt)

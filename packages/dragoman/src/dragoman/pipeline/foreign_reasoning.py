@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from ..core.capabilities import Capabilities
@@ -22,13 +24,11 @@ def drop_foreign_reasoning(
 
     Return the conversation, and warnings for the client.
     """
-    if capabilities.verifies_reasoning or not any(
-        map(_has_sealed_reasoning, conversation.messages)
-    ):
+    if capabilities.verifies_reasoning or not _has_seals(conversation.messages):
         return conversation, ()
     messages: list[Message] = []
     for message in conversation.messages:
-        if _has_sealed_reasoning(message):
+        if _has_seals((message,)):
             parts = tuple(
                 part for part in message.parts if not isinstance(part, Reasoning) or not part.seal
             )
@@ -43,5 +43,9 @@ def drop_foreign_reasoning(
     return msgspec.structs.replace(conversation, messages=tuple(messages)), (warning,)
 
 
-def _has_sealed_reasoning(message: Message) -> bool:
-    return any([isinstance(part, Reasoning) and part.seal for part in message.parts])
+def _has_seals(messages: Sequence[Message]) -> bool:
+    for message in messages:
+        for part in message.parts:
+            if type(part) is Reasoning and part.seal:
+                return True
+    return False

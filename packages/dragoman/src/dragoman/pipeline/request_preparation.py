@@ -16,6 +16,7 @@ from ..core.engine import DirectEngine, Engine
 from ..core.errors import ContextTooLong, Unsupported
 from ..core.events import AppliedEdit, FinishReason
 from ..core.matcher import Matcher
+from ..core.message import Tool
 from ..core.request import (
     AnyJsonObject,
     Conversation,
@@ -316,7 +317,9 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
                 owner=self.terms.queue_share.name,
                 is_strict=self.terms.is_strict,
             )
-        requests = self._build_requests(encoded, max_tokens, grammar)
+        # Requests share the model's set unless they need another.
+        end_ids = backend.eos | encoded.end_ids if encoded.end_ids else backend.eos
+        requests = self._build_requests(encoded, max_tokens, grammar, end_ids, tools)
         context = ParseContext(encoded.prompt_tail, tools, self.terms.new_id)
         is_conversation = isinstance(request.prompt, Conversation)
         choice_pipelines = [
@@ -324,7 +327,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
                 registry.create_parser(model.formats.reasoning, self.tool_format, context)
                 if is_conversation
                 else None,
-                _build_stop_stage(request, choice),
+                _build_stop_stage(request, choice) if request.limits.stop else None,
             )
             for choice in range(len(requests))
         ]
@@ -332,7 +335,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             engine=backend.engine,
             queue_ticket=build_ticket(model, request, self.terms, len(encoded.ids)),
             vocabulary=backend.vocabulary,
-            eos=self._join_end_ids(encoded),
+            eos=end_ids,
             prompt=encoded.ids,
             prompt_text=encoded.text,
             requests=requests,
@@ -344,12 +347,6 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             choice_pipelines=tuple(choice_pipelines),
             applied_edits=encoded.applied_edits,
         )
-
-    def _join_end_ids(self, encoded: EncodedPrompt) -> frozenset[int]:
-        """Return the ids that end a response: the model's, and those of the prompt."""
-        eos = self.backend.eos
-        # Requests share the model's set unless they need another.
-        return eos | encoded.end_ids if encoded.end_ids else eos
 
     def _limit_max_tokens(self, prompt: int) -> tuple[int, FinishReason]:
         """Return the maximum number of tokens to generate, and the reason of an answer
@@ -373,11 +370,21 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         return available, FinishReason.CONTEXT_LENGTH
 
     def _build_requests(
-        self, encoded: EncodedPrompt, max_tokens: int, grammar: CompiledGrammar | None
+        self,
+        encoded: EncodedPrompt,
+        max_tokens: int,
+        grammar: CompiledGrammar | None,
+        end_ids: frozenset[int],
+        tools: tuple[Tool, ...],
     ) -> tuple[TokenRequest, ...]:
+        """end_ids: the ids that end a response: the model's, and those of the prompt.
+
+        tools: those that this response may call.
+        """
         request = self.request
         limits = self.request.limits
-        check_ids(request.logprob_ids, self.backend.tokenizer.vocab_size, "logprob_token_ids")
+        if request.logprob_ids:
+            check_ids(request.logprob_ids, self.backend.tokenizer.vocab_size, "logprob_token_ids")
         candidates = max(request.choices, request.best_of or 0)
         # best_of ranks candidates by likelihood, so it needs logprobs even if the
         # client does not.
@@ -394,7 +401,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
                 else grammar.build_matcher()
                 for _ in range(candidates)
             ]
-        stop_token_ids = NO_IDS if limits.ignore_eos else self._join_end_ids(encoded)
+        stop_token_ids = NO_IDS if limits.ignore_eos else end_ids
         if limits.stop_token_ids:
             stop_token_ids = stop_token_ids.union(limits.stop_token_ids)
         vision = self.backend.vision
@@ -404,7 +411,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             # Engines cannot generate zero tokens: the sequence is aborted when the
             # prompt is in the cache.
             max_tokens=max(1, max_tokens),
-            sampling=build_sampling(self.model, self.backend, request),
+            sampling=build_sampling(self.model, self.backend, request, tools),
             # The context may have reduced `max_tokens` below `min_tokens`; an engine
             # would never end such a sequence.
             min_tokens=min(limits.min_tokens, max_tokens),

@@ -29,9 +29,13 @@ def find_callable_tools(request: GenerateRequest) -> tuple[Tool, ...]:
     )
 
 
-def build_sampling(model: ServedModel, backend: TokenBackend, request: GenerateRequest) -> Sampling:
+def build_sampling(
+    model: ServedModel, backend: TokenBackend, request: GenerateRequest, tools: tuple[Tool, ...]
+) -> Sampling:
     """Merge the request's sampling with the model's defaults. Raises RequestError for
     ids outside the vocabulary.
+
+    tools: those that the response may call.
     """
     options = request.sampling
     vocab_size = backend.tokenizer.vocab_size
@@ -52,11 +56,7 @@ def build_sampling(model: ServedModel, backend: TokenBackend, request: GenerateR
         banned += tuple(encodings - {()})
     # If no tool may be called, the tokens that open a call are banned. This enforces
     # tool_choice `none`.
-    if (
-        model.parser_tokens.call_openers
-        and isinstance(request.prompt, Conversation)
-        and not find_callable_tools(request)
-    ):
+    if model.parser_tokens.call_openers and isinstance(request.prompt, Conversation) and not tools:
         banned += model.parser_tokens.call_openers
     return options.resolve(model.defaults.sampling, banned)
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import islice
+from itertools import filterfalse, islice
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
@@ -229,7 +229,9 @@ class Renderer:
         else:
             (break_char, marker_char) = _USUAL_MARKS
             breaker = self._usual_breaker
-            tool_values = self._tool_values.find_or_build(cache_owner, visible_tools)
+            tool_values = (
+                self._tool_values.find_or_build(cache_owner, visible_tools) if visible_tools else []
+            )
         variables = values.build_all(breaker.break_text, tool_values)
         prompt = _Prompt(variables, now, len(encoded), break_char)
         options = conversation.template
@@ -298,20 +300,17 @@ class _TemplateValues:
             raise RequestError("documents must be a list.", param="documents")
         self._kwargs = kwargs
         self._documents = documents
-        names = [
-            *self._reasoning_variables,
-            *self._kwargs,
-            *(["documents"] if self._documents else []),
-        ]
-        ignored_options = [name for name in names if name not in template.features.variables]
-        # A result names its tool, which its call names already.
-        if not template.features.shows_names and any(
-            [
-                message.name is not None and message.role is not Role.TOOL
-                for message in self._messages
-            ]
-        ):
-            ignored_options.append("messages[].name")
+        read_variables = template.features.variables
+        names = [*self._reasoning_variables, *self._kwargs]
+        if self._documents:
+            names.append("documents")
+        ignored_options = [*filterfalse(read_variables.__contains__, names)]
+        if not template.features.shows_names:
+            for message in self._messages:
+                # A result names its tool, which its call names already.
+                if message.name is not None and message.role is not Role.TOOL:
+                    ignored_options.append("messages[].name")
+                    break
         self.ignored_options = tuple(ignored_options)
 
     def build_all(self, visit: StringVisitor, tool_values: list[JsonValue]) -> JsonObject:

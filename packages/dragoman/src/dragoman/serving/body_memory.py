@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection
 
 from ..core.errors import Overloaded
@@ -20,7 +19,7 @@ class BodyMemoryBudget:
         self.limit = limit
         self.used = 0
         self._list_owners = list_owners
-        self._held: Counter[str] = Counter()
+        self._held: dict[str, int] = {}
 
     def can_grow(self, owner: str, size: int) -> bool:
         """Whether the bodies of an owner may take this many bytes more."""
@@ -29,13 +28,15 @@ class BodyMemoryBudget:
         if total <= self.limit // 2:
             return True
         allowance = compute_allowance(self.limit, owner, self._list_owners(), self._held)
-        return self._held[owner] + size <= allowance
+        return self._held.get(owner, 0) + size <= allowance
 
     def grow(self, owner: str, size: int) -> None:
         self.used += size
-        self._held[owner] += size
-        if not self._held[owner]:
-            del self._held[owner]
+        held = self._held.get(owner, 0) + size
+        if held:
+            self._held[owner] = held
+        else:
+            self._held.pop(owner, None)
 
 
 class BodyMemoryShare:

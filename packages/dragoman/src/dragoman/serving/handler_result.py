@@ -82,7 +82,6 @@ async def call_handler(result: Awaitable[HandlerResult]) -> HandlerResult | Drag
     Raises:
         ClientGone: the client has disconnected.
     """
-    task = asyncio.current_task()
     try:
         return await result
     except DragomanError as error:
@@ -93,7 +92,7 @@ async def call_handler(result: Awaitable[HandlerResult]) -> HandlerResult | Drag
     except BaseException as error:
         # A cancellation of this task must propagate; one that comes from an engine must
         # become a 500.
-        failure = translate_engine_exception(error, task)
+        failure = translate_engine_exception(error, asyncio.current_task())
         if not isinstance(failure, Exception):
             raise
         return failure if isinstance(failure, DragomanError) else wrap_unexpected_error(failure)

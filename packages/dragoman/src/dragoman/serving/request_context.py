@@ -23,7 +23,8 @@ class RequestHeaders(Headers):
     """
 
     def __init__(self, scope: Scope) -> None:
-        super().__init__(scope=scope)
+        # As the base class does, without its call.
+        self._list = scope["headers"] = list(scope["headers"])
         # Of repeated headers the first wins, as in the base class.
         self._first = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(self._list)

@@ -34,6 +34,7 @@ from .wire import (
 )
 
 ROLES = ("developer", "system", "user", "assistant", "tool", "function")
+_ROLE_NAMES = frozenset(ROLES)
 _ROLE_OF = {role.value: role for role in Role}
 AUDIO_FORMATS = ("wav", "mp3", "flac", "opus", "ogg", "m4a", "aac", "webm", "pcm16")
 TEXT_PARTS = ("text", "input_text", "output_text")
@@ -61,7 +62,9 @@ class _MessageReader:
         self._open_legacy: dict[str, deque[str]] = {}
 
     def read(self, message: ChatWireMessage, path: str) -> Message:
-        match check_one_of(message.role, ROLES, f"{path}.role"):
+        if message.role not in _ROLE_NAMES:
+            check_one_of(message.role, ROLES, f"{path}.role")
+        match message.role:
             case "assistant":
                 return Message(
                     Role.ASSISTANT, tuple(self._read_assistant(message, path)), message.name
