@@ -96,8 +96,8 @@ class ClientSink:
         self.events += batch
         return b",".join(type(event).__name__.encode() for event in batch)
 
-    def write(self, chunk: bytes) -> None:
-        self.written.append(chunk)
+    def write(self, batch: list[Event]) -> None:
+        self.written.append(self.render(batch))
 
     async def send(self, chunk: bytes) -> None:
         pass

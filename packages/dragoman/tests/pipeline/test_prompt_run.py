@@ -102,7 +102,8 @@ class CollectingSink:
         self.batches.append(batch)
         return b"batch"
 
-    def write(self, chunk: bytes) -> None: ...
+    def write(self, batch: list[Event]) -> None:
+        self.render(batch)
 
     async def send(self, chunk: bytes) -> None:
         self.sent.append(self.batches[-1])

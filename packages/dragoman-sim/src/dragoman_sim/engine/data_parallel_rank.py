@@ -276,11 +276,12 @@ class DataParallelRank:
         gap = 0.0
         equal_gaps = 0
         emitted = 0
+        emit_plain_token = self._emit_plain_token
         for sequence in outcome.sampled:
             live = live_of[sequence]
             # Counted as a difference: a step may give several tokens, or none if the
             # reply ends before its token.
-            emitted -= live.num_output_tokens
+            count = live.num_output_tokens
             if live.first_token_at is None:
                 self._on_first_token(live, at)
             # All sequences of a step get their token at its end, so in a steady batch
@@ -293,7 +294,7 @@ class DataParallelRank:
                 gap = at - live.last_token_at
                 equal_gaps = 1
             live.last_token_at = at
-            emit = self._emit_plain_token if live.is_plain else self._emit_token
+            emit = emit_plain_token if live.is_plain else self._emit_token
             emit(live, at)
             if sequence.num_sampled > 1:
                 for _ in range(sequence.num_sampled - 1):
@@ -302,7 +303,7 @@ class DataParallelRank:
                     if sequence.status is SequenceStatus.FINISHED:
                         break
                     emit(live, at)
-            emitted += live.num_output_tokens
+            emitted += live.num_output_tokens - count
         if equal_gaps:
             stats.inter_token.observe(gap, equal_gaps)
         stats.generation_tokens += emitted
@@ -311,9 +312,11 @@ class DataParallelRank:
 
     def _emit_plain_token(self, live: LiveRequest, at: float) -> None:
         count = live.num_output_tokens
-        id = live.sequence.id
+        sequence = live.sequence
+        id = sequence.id
+        reply_tokens = live.reply_tokens
         try:
-            token = live.reply_tokens.next_token(count)
+            token = reply_tokens.next_token(count)
         except ReplyTokensError as error:
             return self._finish(live, Failed(id, str(error)), at)
         if token == NO_TOKEN:
@@ -331,13 +334,11 @@ class DataParallelRank:
         # planned reason.
         if token in live.stop_token_ids and count > live.min_tokens:
             return self._finish(live, Ended(id, live.reply.reason, token), at)
-        if count == live.sequence.max_tokens:
+        if count == sequence.max_tokens:
             return self._finish(live, Ended(id, FinishReason.LENGTH), at)
-        return (
-            self._finish(live, Ended(id, FinishReason.STOP), at)
-            if live.reply_tokens.is_finished
-            else None
-        )
+        if reply_tokens.is_finished:
+            return self._finish(live, Ended(id, FinishReason.STOP), at)
+        return None
 
     def _emit_token(self, live: LiveRequest, at: float) -> None:
         """Emit a token that may be delayed or replaced by a failure."""

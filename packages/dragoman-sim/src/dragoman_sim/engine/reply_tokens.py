@@ -51,7 +51,7 @@ class PlannedTokens:
     end: a stop token, or NO_TOKEN.
     """
 
-    __slots__ = ("_end", "_ends_at", "_plan", "_start", "_text")
+    __slots__ = ("_end", "_ends_at", "_origin", "_plan", "_text")
 
     is_finished = False
 
@@ -60,7 +60,8 @@ class PlannedTokens:
     ) -> None:
         self._plan = tuple(plan)
         self._text = text
-        self._start = start
+        # The index in `text` of the reply's first token, if it were part of the text.
+        self._origin = start - len(self._plan)
         self._ends_at = ends_at
         self._end = end
 
@@ -69,7 +70,8 @@ class PlannedTokens:
             return self._end
         if count < len(self._plan):
             return self._plan[count]
-        return self._text[(self._start + count - len(self._plan)) % len(self._text)]
+        text = self._text
+        return text[(self._origin + count) % len(text)]
 
 
 class TokenRestrictions:

@@ -397,14 +397,16 @@ class SimulatedScheduler:
                 self._cache_full_blocks(sequence)
         sampled: list[SimulatedSequence] = []
         finished: list[SimulatedSequence] = []
+        # A local name: to find a member of an enum costs twice an attribute.
+        is_finished = SequenceStatus.FINISHED
         for sequence in step.samplers or step.decodes + step.last_chunks:
             # A preempted sequence is included: it has lost its blocks, but keeps the
             # sampled token.
-            if sequence.status is SequenceStatus.FINISHED:
+            if sequence.status is is_finished:
                 continue
-            sequence.num_output_tokens += 1
+            sequence.num_output_tokens = count = sequence.num_output_tokens + 1
             sampled.append(sequence)
-            if sequence.num_output_tokens == sequence.max_tokens:
+            if count == sequence.max_tokens:
                 finished.append(sequence)
         return sampled, finished
 
@@ -442,31 +444,34 @@ class SimulatedScheduler:
         block_size = self.config.block_size
         has_groups = self._has_groups
         budget = self.config.max_num_batched_tokens
+        decode_budget = budget - step.num_chunk_tokens
         decodes = step.decodes
         # Under the priority policy, sequences after one that preempted itself are more
         # urgent, and may fit now.
         ends_at_preempted = self.config.scheduling_policy == "fcfs"
+        is_running = SequenceStatus.RUNNING
         # A copy, since preemption removes sequences from the list.
         for sequence in self._running.copy():
-            remaining = budget - step.num_chunk_tokens - len(decodes)
-            if not remaining:
+            if len(decodes) >= decode_budget:
                 break
             computed = sequence.num_computed_tokens
             known = sequence.num_tokens
-            if known == sequence.num_tokens_at_end or sequence.status is not SequenceStatus.RUNNING:
+            if known == sequence.num_tokens_at_end or sequence.status is not is_running:
                 continue  # its last token is in flight, or it was just preempted
             if known - computed != 1:
-                is_scheduled = self._schedule_chunk(sequence, remaining, step)
-                if not is_scheduled and (
-                    ends_at_preempted or sequence.status is SequenceStatus.RUNNING
-                ):
+                is_scheduled = self._schedule_chunk(sequence, decode_budget - len(decodes), step)
+                decode_budget = budget - step.num_chunk_tokens
+                if not is_scheduled and (ends_at_preempted or sequence.status is is_running):
                     break
                 continue
             # A decoding sequence needs a new block only when its last one is full. With
             # groups, it may have blocks to free.
             if has_groups or computed % block_size == 0:
-                if not self._allocate(sequence, known, step):
-                    if ends_at_preempted or sequence.status is SequenceStatus.RUNNING:
+                is_allocated = self._allocate(sequence, known, step)
+                # Preemption may have taken a chunk out of the step.
+                decode_budget = budget - step.num_chunk_tokens
+                if not is_allocated:
+                    if ends_at_preempted or sequence.status is is_running:
                         break
                     continue
                 self._cache_full_blocks(

@@ -52,6 +52,8 @@ class HttpExchange:
 
     keeps_alive: whether another request may follow on the connection; false during
         shutdown.
+    can_write: implements `asgi_extensions.DirectResponse.can_write`. An attribute, as
+        it is read for every token and seldom changes.
     """
 
     __slots__ = (
@@ -68,6 +70,7 @@ class HttpExchange:
         "_pending_head",
         "_version",
         "_wakeup",
+        "can_write",
         "keeps_alive",
         "unread_bytes",
     )  # fmt: skip
@@ -87,6 +90,7 @@ class HttpExchange:
         self._body_delivered = self._is_complete = False
         self._framing: Framing | None = None
         self._pending_head = b""
+        self.can_write = False
         self._wakeup = Wakeup()
         self._disconnect_callback: Callable[[], object] | None = None
 
@@ -172,8 +176,13 @@ class HttpExchange:
         if connection is not None:
             connection.abort(hard=isinstance(self._framing, CloseDelimitedFraming))
 
+    def set_write_paused(self, is_paused: bool) -> None:
+        """Stop or resume direct writes: the client has stopped or begun to read."""
+        self.can_write = not is_paused and self._framing is not None
+
     def _detach(self) -> None:
         self._connection = None
+        self.can_write = False
         self._body_chunks = None
         self._wakeup.notify_all()
 
@@ -244,20 +253,16 @@ class HttpExchange:
         if not more_body:
             self._complete(connection)
 
-    @property
-    def can_write(self) -> bool:
-        """Implements `asgi_extensions.DirectResponse.can_write`."""
-        connection = self._connection
-        return (
-            connection is not None and self._framing is not None and not connection.is_write_paused
-        )
-
     def write(self, body: bytes) -> None:
         """Implements `asgi_extensions.DirectResponse.write`."""
         connection = self._connection
         framing = self._framing
-        if connection is not None and framing is not None:
+        if connection is None or framing is None:
+            return
+        if self._pending_head:
             self._write_piece(connection, framing, body, more_body=True)
+        elif data := framing.frame(body, True):
+            connection.transport.write(data)
 
     @property
     def can_respond(self) -> bool:
@@ -319,6 +324,7 @@ class HttpExchange:
             keeps_alive=self.keeps_alive and not self._expects_continue,
         )
         self._framing = response_head.framing
+        self.can_write = self._connection is not None and not self._connection.is_write_paused
         self.keeps_alive = response_head.keeps_alive
         self._pending_head = response_head.head
         return response_head.framing

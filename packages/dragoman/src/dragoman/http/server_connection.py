@@ -206,10 +206,14 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.is_write_paused = True
+        if self._exchange is not None:
+            self._exchange.set_write_paused(True)
         self._start_drain_deadline()
 
     def resume_writing(self) -> None:
         self.is_write_paused = False
+        if self._exchange is not None:
+            self._exchange.set_write_paused(False)
         self._timeouts.drain.cancel(self)
         self.writable.notify_all()
 

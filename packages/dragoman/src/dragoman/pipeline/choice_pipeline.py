@@ -21,6 +21,8 @@ class ChoicePipeline:
 
     has_matched_stop: whether a stop string matched, so that the choice should be
         closed.
+    is_transparent: whether no parser and no stop string is left, so that `feed` only
+        counts the tokens of a text. A caller may count them in `n_tokens` itself.
     """
 
     __slots__ = (
@@ -28,6 +30,7 @@ class ChoicePipeline:
         "_stops",
         "has_finished",
         "has_matched_stop",
+        "is_transparent",
         "n_reasoning_tokens",
         "n_tokens",
         "warnings",
@@ -42,6 +45,7 @@ class ChoicePipeline:
         """Warnings of the parser, when the choice has finished."""
         self.n_tokens = 0
         self.n_reasoning_tokens = 0
+        self.is_transparent = parser is None and stops is None
 
     def feed(self, event: Event) -> list[Event]:
         parser = self._parser
@@ -51,6 +55,7 @@ class ChoicePipeline:
             events = parser.feed(event)
             if parser.is_done:
                 self._parser = None
+                self.is_transparent = self._stops is None
         if self._stops is not None:
             events = [
                 stopped_event

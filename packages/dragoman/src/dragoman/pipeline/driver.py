@@ -91,8 +91,8 @@ class ResponseSink(Protocol):
 
     def render(self, batch: list[Event]) -> bytes: ...
 
-    def write(self, chunk: bytes) -> None:
-        """Send a chunk that is not empty, without waiting."""
+    def write(self, batch: list[Event]) -> None:
+        """Render a batch that is not empty, and send it without waiting."""
         ...
 
     async def send(self, chunk: bytes) -> None:
@@ -133,7 +133,9 @@ class BatchStream:
         can_write: whether the sink can ever be ready.
         """
         if self._source is not None and can_write:
-            self._source.attach(sink, self._feed)
+            # Nearly every response has one stage: it is called without the loop.
+            feed = self._stages[0].feed if len(self._stages) == 1 else self._feed
+            self._source.attach(sink, feed)
         while True:
             try:
                 # Without a variable, so that no chunk is held while the next is awaited.
@@ -298,8 +300,8 @@ class _Source(ABC, Generic[OutputT]):
         self._progress.events += 1
         try:
             batch = self._feed_run(outputs)
-            if batch and (batch := self._feed(batch)) and (chunk := sink.render(batch)):
-                sink.write(chunk)
+            if batch and (batch := self._feed(batch)):
+                sink.write(batch)
         except Exception as error:
             self._failure = error
         if run.has_ended or run.failure is not None or self._failure is not None:
@@ -347,12 +349,11 @@ class TokenSource(_Source[TokenOutput]):
 
     def _deliver(self) -> None:
         sink = self._sink
-        outputs = (
-            self._queue.take_awaited(_OUTPUTS_WITHOUT_ERROR)
-            if sink is not None and sink.is_ready
-            else None
-        )
-        if outputs and sink is not None:
+        if (
+            sink is not None
+            and sink.is_ready
+            and (outputs := self._queue.take_awaited(_OUTPUTS_WITHOUT_ERROR))
+        ):
             self._pass_on(sink, outputs)
         else:
             self._queue.wake()

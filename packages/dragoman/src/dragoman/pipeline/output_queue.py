@@ -59,19 +59,19 @@ class OutputQueue(Generic[T]):
         self._callback: Callable[[], None] | None = None
 
     def put(self, item: T) -> None:
-        self._items.append(item)
-        waiter = self._waiter
-        if waiter is None or waiter.done():
+        items = self._items
+        items.append(item)
+        # The first item has already woken the consumer, or scheduled the callback.
+        if len(items) > 1:
             return
-        if self._callback is None or self._rounds is None:
-            waiter.set_result(None)
-        # For later items of this round the callback is already scheduled.
-        elif len(self._items) == 1:
+        if self._callback is not None and self._rounds is not None:
             self._rounds.schedule(self._callback)
+        else:
+            self.wake()
 
     def notify(self, rounds: DeliveryRounds, callback: Callable[[], None]) -> None:
-        """Call `callback` instead of waking the consumer. It takes the items, or wakes
-        the consumer itself.
+        """Call `callback` instead of waking the consumer, also while it does not wait. It
+        takes the items, or wakes the consumer itself.
         """
         self._rounds = rounds
         self._callback = callback

@@ -146,15 +146,39 @@ class TokenRun:
 
     def feed(self, outputs: list[TokenOutput]) -> list[Event]:
         """Handle the outputs of a delivery."""
-        # The common case: the same in fewer calls.
-        if (
-            len(outputs) == 1
-            and type(only := outputs[0]) is Sampled
-            and self._pending_outputs is None
-            and self._choices_by_id is None
-        ):
-            return self._handle_token(self._choices[0], only.token, only.logprobs)
-        return [event for output in outputs for event in self._handle_output(output)]
+        events: list[Event] = []
+        for output in outputs:
+            if (
+                type(output) is not Sampled
+                or self._pending_outputs is not None
+                or self._generates_nothing
+            ):
+                events += self._handle_output(output)
+                continue
+            # Nearly every output: handled here, without a call.
+            choice = (
+                self._choices[0] if self._choices_by_id is None else self._find_choice(output.id)
+            )
+            pipeline = choice.pipeline
+            # The engine may have sampled on before it handled the abort of a choice
+            # that a stop string ended.
+            if pipeline.has_finished:
+                continue
+            choice.n_sampled += 1
+            delta = choice.assembler.feed(output.token, output.logprobs)
+            # The token completes no character, or is hidden: its text, if any, comes
+            # with a later token.
+            if delta is None:
+                continue
+            if pipeline.is_transparent:
+                pipeline.n_tokens += len(delta.tokens)
+                events.append(delta)
+                continue
+            events += pipeline.feed(delta)
+            if pipeline.has_matched_stop:
+                self._engine.abort(choice.id)
+                events += self._finish_choice(choice, FinishReason.STOP, None)
+        return events
 
     def _find_choice(self, id: str) -> _Choice:
         return self._choices[0] if self._choices_by_id is None else self._choices_by_id[id]
@@ -169,8 +193,12 @@ class TokenRun:
             has_run = not isinstance(output, Ended) or output.id != self.id
             return [] if has_run else self._handle_pending(None)
         match output:
-            case Sampled(id, token, logprobs):
-                return self._handle_token(self._find_choice(id), token, logprobs)
+            case Sampled(id):
+                # max_tokens is 0 and the prompt is scored: the engine had to sample one
+                # token, which is discarded. Without prompt logprobs the sequence has
+                # already ended when it was scheduled.
+                if not self._find_choice(id).pipeline.has_finished:
+                    return self._finish_empty()
             case Scheduled():
                 return self._handle_scheduled(output)
             case PromptLogprobs(_, scores):
@@ -201,10 +229,7 @@ class TokenRun:
         self._pending_outputs = None
         events = [] if self._has_started else [self._start()]
         events += self._build_prompt_events(scores)
-        return [
-            *events,
-            *(event for output in pending for event in self._handle_output(output)),
-        ]
+        return events + self.feed(pending)
 
     def _handle_scheduled(self, scheduled: Scheduled) -> list[Event]:
         if self._has_started:
@@ -251,29 +276,6 @@ class TokenRun:
         for choice in self._choices:
             self._engine.abort(choice.id)
             events += self._finish_choice(choice, FinishReason.LENGTH, None)
-        return events
-
-    def _handle_token(self, choice: _Choice, token: int, score: TokenLogprob | None) -> list[Event]:
-        pipeline = choice.pipeline
-        # The engine may have sampled on before it handled the abort of a choice that a
-        # stop string ended.
-        if pipeline.has_finished:
-            return []
-        if self._generates_nothing:
-            # max_tokens is 0 and the prompt is scored: the engine had to sample one
-            # token, which is discarded. Without prompt logprobs the sequence has
-            # already ended when it was scheduled.
-            return self._finish_empty()
-        choice.n_sampled += 1
-        delta = choice.assembler.feed(token, score)
-        # The token completes no character, or is hidden: its text, if any, comes with a
-        # later token.
-        if delta is None:
-            return []
-        events = pipeline.feed(delta)
-        if pipeline.has_matched_stop:
-            self._engine.abort(choice.id)
-            events += self._finish_choice(choice, FinishReason.STOP, None)
         return events
 
     def _handle_end(self, ended: Ended) -> list[Event]:

@@ -35,6 +35,7 @@ class CallObserver(Stage):
     """
 
     __slots__ = (
+        "_counts_text",
         "_now",
         "_recent",
         "_request_log",
@@ -62,6 +63,8 @@ class CallObserver(Stage):
         self._now = now
         self._started_at = now()
         self.counts: RunCounts | None = None
+        # Whether a text changes nothing but the count of tokens.
+        self._counts_text = False
 
     @property
     def trace(self) -> SpanContext | None:
@@ -70,14 +73,16 @@ class CallObserver(Stage):
 
     def feed(self, batch: list[Event]) -> list[Event]:
         line = self.line
-        # A fast path for the most frequent batch, which changes only a count.
-        if line.ttft_s is not None and len(batch) == 1 and type(event := batch[0]) is TextDelta:
+        # The most frequent batch.
+        if self._counts_text and len(batch) == 1 and type(event := batch[0]) is TextDelta:
             line.output_tokens += len(event.tokens)
-        else:
-            line.record(batch, self._now() - self._started_at)
+            return batch
+        line.record(batch, self._now() - self._started_at)
         counts = self.counts
         if counts is not None and not counts.events_carry_tokens:
             line.output_tokens = counts.output_tokens
+        else:
+            self._counts_text = line.ttft_s is not None
         return batch
 
     def record_warnings(self, warnings: tuple[str, ...]) -> None:

@@ -101,12 +101,14 @@ class GenerationResponder(Responder):
     def render(self, batch: list[Event]) -> bytes:
         if self._awaits_start or type(batch[-1]) is Finished:
             self.read_warnings(batch)
+        return b"".join([self._writer.feed(event) for event in batch])
+
+    def write(self, batch: list[Event]) -> None:
+        # The engine's warnings come at the start and at the end, which the task sends.
         feed = self._writer.feed
         # Nearly always a single event.
-        return feed(batch[0]) if len(batch) == 1 else b"".join([feed(event) for event in batch])
-
-    def write(self, chunk: bytes) -> None:
-        if self._direct is not None:
+        chunk = feed(batch[0]) if len(batch) == 1 else b"".join([feed(event) for event in batch])
+        if chunk and self._direct is not None:
             self._ticks = 0
             self._direct.write(chunk)
 
@@ -168,6 +170,7 @@ class _ReplyCollector:
         self.builder.feed_all(batch)
         return b""
 
-    def write(self, chunk: bytes) -> None: ...
+    def write(self, batch: list[Event]) -> None:
+        self.render(batch)
 
     async def send(self, chunk: bytes) -> None: ...
