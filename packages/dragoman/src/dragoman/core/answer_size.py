@@ -23,6 +23,9 @@ LONGEST_WORD = 24
 """Characters of a long word that is one token: a short answer may consist of it."""
 LONGEST_RUN = 128
 """Characters of the longest tokens: vocabularies have runs of up to 128 spaces."""
+_TEXTS = (TextDelta, ReasoningDelta, RefusalDelta)
+_PIECES = 16
+"""Pieces of text whose characters are compared at once."""
 
 
 class AnswerSize:
@@ -37,39 +40,45 @@ class AnswerSize:
     characters: characters of text, reasoning, refusals and calls.
     """
 
-    __slots__ = ("_last", "_reported", "_varied", "characters", "tokens")
+    __slots__ = ("_last", "_pieces", "_reported", "_varied", "characters", "tokens")
 
     def __init__(self) -> None:
         self.tokens = 0
         self.characters = 0
-        # The characters that differ from the one before them.
+        # The characters that differ from the one before them, without the pieces that
+        # have not been compared yet: comparing many at once costs less.
         self._varied = 0
+        self._pieces: list[str] = []
         self._last = "\0"
         self._reported: int | None = None
 
     def add(self, event: Event) -> None:
-        match event:
-            case (
-                TextDelta(_, text, tokens)
-                | ReasoningDelta(_, text, tokens)
-                | RefusalDelta(_, text, tokens)
-                | ToolCallDelta(_, text, tokens)
-                | ToolCallStart(_, _, text, tokens)
-            ):
-                pass
-            case ChoiceFinished():
-                text = ""
-                tokens = event.tokens
-            case Finished(usage):
-                self._reported = usage.completion
-                return
-            case _:
-                return
-        self.tokens += len(tokens)
+        if isinstance(event, _TEXTS):
+            text = event.text
+        elif isinstance(event, ToolCallDelta):
+            text = event.arguments
+        elif isinstance(event, ToolCallStart):
+            text = event.name
+        elif isinstance(event, ChoiceFinished):
+            text = ""
+        else:
+            if isinstance(event, Finished):
+                self._reported = event.usage.completion
+            return
+        self.tokens += len(event.tokens)
         if text:
             self.characters += len(text)
+            self._pieces.append(text)
+            if len(self._pieces) == _PIECES:
+                self._count_varied()
+
+    def _count_varied(self) -> int:
+        text = "".join(self._pieces)
+        self._pieces.clear()
+        if text:
             self._varied += sum(map(ne, text, self._last + text[:-1]))
             self._last = text[-1]
+        return self._varied
 
     @property
     def has_all_tokens(self) -> bool:
@@ -77,8 +86,8 @@ class AnswerSize:
         for a part only, such as the content without the reasoning.
         """
         return (
-            self.tokens * MAX_CHARACTERS_PER_TOKEN >= self._varied
-            and self.tokens * LONGEST_RUN >= self.characters
+            self.tokens * LONGEST_RUN >= self.characters
+            and self.tokens * MAX_CHARACTERS_PER_TOKEN >= self._count_varied()
         )
 
     @property
@@ -93,5 +102,5 @@ class AnswerSize:
         return max(self.tokens, -(-self.characters // CHARACTERS_PER_TOKEN))
 
     def _count_least(self) -> int:
-        varied = max(0, self._varied - LONGEST_WORD)
+        varied = max(0, self._count_varied() - LONGEST_WORD)
         return max(-(-varied // MAX_CHARACTERS_PER_TOKEN), -(-self.characters // LONGEST_RUN))

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from .events import (
-    ChoiceEvent,
     ChoiceFinished,
     Event,
     Finished,
@@ -42,6 +41,16 @@ TRANSITIONS: dict[str, dict[type[Event], str]] = {
     IN_CALL: _PART_STARTS | {ToolCallDelta: IN_CALL},
     DONE: {},
 }
+_TEXTS = (TextDelta, ReasoningDelta, RefusalDelta)
+# A tuple is checked several times as fast as a union.
+_CHOICE_EVENTS = (
+    TextDelta,
+    ReasoningDelta,
+    RefusalDelta,
+    ToolCallStart,
+    ToolCallDelta,
+    ChoiceFinished,
+)
 
 
 class ProtocolError(Exception):
@@ -66,15 +75,12 @@ class EventGrammar:
     def feed(self, event: Event) -> None:
         if self._finished:
             raise ProtocolError(f"{event} after Finished")
-        if self._started and isinstance(event, ChoiceEvent):
+        if self._started and isinstance(event, _CHOICE_EVENTS):
             if not 0 <= event.choice < len(self._states):
                 raise ProtocolError(f"{event}: there are {len(self._states)} choices")
             # msgspec does not validate structs built in Python; a None from a
             # third-party engine would fail only later, in a writer.
-            if (
-                isinstance(event, (TextDelta, ReasoningDelta, RefusalDelta))
-                and type(event.text) is not str
-            ):
+            if isinstance(event, _TEXTS) and type(event.text) is not str:
                 raise ProtocolError(f"{event}: text must be a string")
             state = self._states[event.choice]
             next_state = TRANSITIONS[state].get(type(event))

@@ -86,6 +86,8 @@ class EventRun:
 
         There is no need to wait until the engine ends it.
         """
+        if len(events) == 1 and not self.has_ended:
+            return self._handle_event(events[0])
         batch: list[Event] = []
         for event in events:
             if self.has_ended:
@@ -97,35 +99,38 @@ class EventRun:
         if event is None:
             raise ProtocolError("the engine yielded None instead of an event")
         self._grammar.feed(event)
-        events: list[Event] = [event]
+        if isinstance(event, (Started, PromptTokens, Finished)):
+            return self._handle_whole(event)
+        pipeline = self._choices[event.choice]
+        # The engine does not know that a stop string has ended the choice.
+        if pipeline.has_finished:
+            return []
+        self._usage.size.add(event)
+        events = pipeline.feed(event)
+        if pipeline.has_matched_stop:
+            self._has_matched_stop = True
+            events += pipeline.feed(ChoiceFinished(event.choice, FinishReason.STOP))
+        if self._has_matched_stop and all(choice.has_finished for choice in self._choices):
+            self.has_ended = True
+        return events
+
+    def _handle_whole(self, event: Started | PromptTokens | Finished) -> list[Event]:
+        """Handle an event that belongs to no choice."""
         match event:
             case Started():
-                self._started = event = self._usage.start(event)
-                events = [event]
+                started = self._started = self._usage.start(event)
                 if self._place is not None:
                     self._place.start()
-                self._choices = [self._job.build_choice(choice) for choice in range(event.choices)]
+                self._choices = [self._job.build_choice(i) for i in range(started.choices)]
+                return [started]
             case PromptTokens():
-                pass
+                return [event]
             case Finished(usage):
                 finished = self._usage.finish(self._choose_counts(usage))
                 warnings = (*event.warnings, *finished.warnings)
                 self._finished = msgspec.structs.replace(finished, warnings=warnings)
                 self.has_ended = True
                 return []
-            case _:
-                pipeline = self._choices[event.choice]
-                # The engine does not know that a stop string has ended the choice.
-                if pipeline.has_finished:
-                    return []
-                self._usage.size.add(event)
-                events = pipeline.feed(event)
-                if pipeline.has_matched_stop:
-                    self._has_matched_stop = True
-                    events += pipeline.feed(ChoiceFinished(event.choice, FinishReason.STOP))
-        if self._has_matched_stop and all(choice.has_finished for choice in self._choices):
-            self.has_ended = True
-        return events
 
     def build_finished(self) -> Finished:
         """Return the end of the response, with the engine's counts, or with those of
