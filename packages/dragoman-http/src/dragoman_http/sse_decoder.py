@@ -10,6 +10,7 @@ prompt.
 """
 
 
+_LF = 0x0A
 _BOM = b"\xef\xbb\xbf"
 _WARNINGS_COMMENT = b": dragoman_warnings "
 
@@ -42,13 +43,15 @@ class SseDecoder:
         self.warnings = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        is_one_event = (
-            data.startswith(b"data: ")
-            and data.endswith(b"\n\n")
-            and data.find(b"\n") == len(data) - 2 > 6
-        )
         # The common case: one whole event of one line. A CR ends lines too.
-        if is_one_event and not self._size and not self._after_cr and b"\r" not in data:
+        if (
+            data[:6] == b"data: "
+            and data.find(b"\n") == len(data) - 2 > 6
+            and data[-1] == _LF
+            and not self._size
+            and not self._after_cr
+            and b"\r" not in data
+        ):
             self.names = [""]
             return [data[6:-2]]
         events: list[bytes] = []

@@ -127,15 +127,19 @@ class EventStream:
         """
         events = self._backlog
         self._backlog = []
+        reader = self._reader
+        sse = self._sse
         try:
-            pieces = self._sse.feed(piece)
-            if self._sse.warnings and not self._reader.has_started:
-                self._early_warnings = self._sse.warnings
+            pieces = sse.feed(piece)
+            if sse.warnings and not reader.has_started:
+                self._early_warnings = sse.warnings
                 if warnings := self._decode_warnings():
-                    self._reader.warnings.report(warnings)
-            for data, name in zip(pieces, self._sse.names, strict=True):
-                events += self._reader.read(data, name)
-                if self._reader.is_done:
+                    reader.warnings.report(warnings)
+            if len(pieces) == 1 and not events:
+                return reader.read(pieces[0], sse.names[0])
+            for data, name in zip(pieces, sse.names, strict=True):
+                events += reader.read(data, name)
+                if reader.is_done:
                     break
         except InvalidResponse as error:
             self.failure = EngineError(f"The upstream's stream cannot be read: {error}.")
@@ -156,15 +160,16 @@ class EventStream:
         if self._deliver is None:
             return False
         events = self.feed(piece)
-        are_deltas = (
-            type(events[0]) in _DELTAS
-            if len(events) == 1
-            else all(type(event) in _DELTAS for event in events)
-        )
+        for event in events:
+            if type(event) not in _DELTAS:
+                are_deltas = False
+                break
+        else:
+            are_deltas = True
         is_left = (
             # These need the coroutine that reads the body: a callback of the transport
             # can neither raise nor await.
-            self._reader.is_done or self.failure is not None or not are_deltas
+            not are_deltas or self.failure is not None or self._reader.is_done
         )
         if is_left or (events and not self._deliver(events)):
             self._backlog = events
