@@ -27,6 +27,7 @@ from ...core.events import (
 from ...core.request import GenerateRequest
 from .answer_items import TextItem, TextKind
 from .chunk_deltas import ToolCallReader, find_single_text, read_texts
+from .chunk_template import ChunkTemplate
 from .chunk_tokens import read_prompt_tokens, read_tokens
 from .errors import build_event_error, read_error, read_error_event
 from .event_decoding import build_decoder, decode_data
@@ -79,18 +80,25 @@ class ChunkReader:
         choices = max(request.choices, request.best_of or 0)
         self._choices = [_ChoiceReader(choice, new_id) for choice in range(choices)]
         self._usage = WireUsage()
+        self._template = ChunkTemplate()
         self.has_started = self.is_done = False
         self.warnings = RequestWarnings()
 
     def read(self, data: bytes, name: str = "") -> list[Event]:
         """Read one event of the stream, see `StreamReader.read`."""
+        template = self._template
+        if not name and (text := template.read_text(data)):
+            return self._choices[template.choice].feed_text(template.kind, text)
         if not data.startswith(b"{") and data.strip().startswith(_DONE):
             self.is_done = True
             return []
         if name == "error":
             error = read_error_event(data)
             raise build_event_error(error, has_started=self.has_started)
-        return self.feed(decode_data(_decoder, data, "chunk"))
+        chunk = decode_data(_decoder, data, "chunk")
+        events = self.feed(chunk)
+        template.learn(data, chunk)
+        return events
 
     def read_whole(self, body: bytes) -> list[Event]:
         """Read a whole response, see `StreamReader.read_whole`."""
@@ -252,15 +260,7 @@ class _ChoiceReader:
             and chunk.message is None
             and (single := find_single_text(delta)) is not None
         ):
-            # A fast path for the common case, with the same result as `_read_delta`.
-            kind, text = single
-            if self.pending_tokens:
-                tokens = self.pending_tokens + tokens
-                self.pending_tokens = ()
-            if self.items.record_plain(self._texts[kind], text):
-                return [kind(self.choice, text, tokens)]
-            self.pending_tokens = tokens
-            tokens = ()
+            return self.feed_text(*single, tokens)
         message = chunk.message
         if delta is None and not (self.items.has_any):
             # A response that is not streamed.
@@ -273,6 +273,17 @@ class _ChoiceReader:
         if chunk.finish_reason:
             self._complete()
             self._read_finish(chunk, chunk.finish_reason, kv_transfer_params)
+        return self.items.take()
+
+    def feed_text(self, kind: TextKind, text: str, tokens: tuple[Token, ...] = ()) -> list[Event]:
+        """Read a chunk that has nothing but a text, and its tokens: the common case."""
+        item = self._texts[kind]
+        if self.pending_tokens:
+            tokens = self.pending_tokens + tokens
+            self.pending_tokens = ()
+        if self.items.record_plain(item, text):
+            return [kind(self.choice, text, tokens)]
+        self.items.add(item, text, tokens)
         return self.items.take()
 
     def close(self) -> list[Event]:
