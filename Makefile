@@ -117,7 +117,7 @@ bench: $(VENV)/.test
 	@mkdir -p build
 	$(BIN)/python benchmarks/overhead.py --json build/overhead.json --plot build/overhead.svg \
 		$(BENCH_ARGS)
-	$(BIN)/python benchmarks/cold_start.py --json build/cold_start.json
+	$(BIN)/python benchmarks/cold_start.py --rounds 3 --json build/cold_start.json
 
 soak: $(VENV)/.test
 	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES) $(SOAK_ARGS)

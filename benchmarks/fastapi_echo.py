@@ -1,14 +1,17 @@
 """A yardstick: FastAPI with pydantic models that answers each Chat request with its last
-message, as many servers are written. It generates nothing.
+message, and each embeddings request with a vector, as many servers are written. It
+generates nothing.
 
-    python benchmarks/overhead.py --rows whole,variant \
-        --peer "FastAPI echo=python benchmarks/fastapi_echo.py {port}"
+    python benchmarks/fastapi_echo.py PORT STEP
 
-It needs `pip install fastapi`.
+An answer waits for as many steps of STEP seconds as it has tokens. It needs `pip
+install fastapi`; then `overhead.py` runs it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import sys
 import time
 import uuid
@@ -19,6 +22,10 @@ from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+
+STEP = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
+VECTOR = [0.1] * 384
 
 
 class Message(BaseModel):
@@ -55,7 +62,26 @@ class ChatResponse(BaseModel):
     usage: Usage
 
 
+class EmbeddingsRequest(BaseModel):
+    model: str
+    input: str | list[str]
+
+
+class Embedding(BaseModel):
+    object: str
+    index: int
+    embedding: list[float]
+
+
+class EmbeddingsResponse(BaseModel):
+    object: str
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
 async def answer(request: ChatRequest) -> ChatResponse:
+    await asyncio.sleep((request.max_tokens or 0) * STEP)
     message = Message(role="assistant", content=request.messages[-1].content)
     return ChatResponse(
         id=f"chatcmpl-{uuid.uuid4().hex}",
@@ -67,21 +93,33 @@ async def answer(request: ChatRequest) -> ChatResponse:
     )
 
 
+async def embed(request: EmbeddingsRequest) -> EmbeddingsResponse:
+    return EmbeddingsResponse(
+        object="list",
+        data=[Embedding(object="embedding", index=0, embedding=VECTOR)],
+        model=request.model,
+        usage=Usage(prompt_tokens=1, completion_tokens=0, total_tokens=1),
+    )
+
+
 def build_app() -> FastAPI:
     # It is not among the packages that the tests install.
     from fastapi import FastAPI
 
     app = FastAPI()
     app.post("/v1/chat/completions")(answer)
+    app.post("/v1/embeddings")(embed)
     return app
 
 
-if __name__ == "__main__":
-    uvicorn.run(
-        build_app(),
-        port=int(sys.argv[1]),
-        http="httptools",
-        loop="uvloop",
-        log_level="error",
-        access_log=False,
+def main() -> None:
+    listener = socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=2048)
+    print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    config = uvicorn.Config(
+        build_app(), http="httptools", loop="uvloop", log_level="error", access_log=False
     )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,9 +1,12 @@
-"""What Dragoman adds: server CPU, latency and memory of one table of rows, beside raw
-uvicorn and a bare protocol.
+"""What Dragoman adds: server CPU, latency, memory and start of one table of rows, beside
+raw uvicorn, a bare protocol and, where it is installed, FastAPI; then a summary with
+one line for each measure.
 
     python benchmarks/overhead.py [--rows streams,whole] [--rounds 3] [--json FILE]
-    [--plot FILE] python benchmarks/overhead.py --rows upstream --peer "smg=smg launch
-    --worker-urls {upstream} --port {port}" python benchmarks/overhead.py --rows
+    [--plot FILE] [--baseline ../before]
+    python benchmarks/overhead.py --rows upstream --peer "smg=smg launch
+    --worker-urls {upstream} --port {port}"
+    python benchmarks/overhead.py --rows
     streams,whole --peer "xPyD-sim=xpyd-sim serve --model m --port {port}"
 
 Every server is a process of its own, and the rows of one round run one after the other,
@@ -12,7 +15,8 @@ user and system time of the server's process; memory is what half of the answer'
 have added. Linux only: CPU and memory come from /proc. A peer is another gateway in
 front of the same upstream, whose command is given the addresses of both, or without
 `{upstream}` a server of its own model `m`; what it starts in other processes is not
-counted.
+counted. `smg`, where it is installed, is one. A baseline is another checkout with a
+`.venv`, whose servers run beside ours in the same rounds.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -27,19 +31,23 @@ import os
 import platform
 import random
 import re
+import resource
 import shlex
+import shutil
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import uvloop
+from cold_start import BARE, measure_command, measure_server, read_first_token
 from installed import environment
 
 PROFILE = """
@@ -47,7 +55,7 @@ name: steady
 hardware: {{name: none}}
 model: {{name: none}}
 engine:
-  max_num_seqs: 1024
+  max_num_seqs: 4096
   max_num_batched_tokens: 65536
   num_gpu_blocks: 65536
   max_model_len: 4096
@@ -55,7 +63,6 @@ latency: {{base: {step}}}
 frontend_seconds: 0.0
 """
 HERE = Path(__file__).parent
-SERVE = [sys.executable, "-m", "dragoman", "serve"]
 OPTIONS = ["--port", "0", "--no-access-log"]
 
 
@@ -156,6 +163,16 @@ SCHEMA: dict[str, object] = {
     "additionalProperties": False,
 }
 YARDSTICKS = ("raw uvicorn", "bare protocol")
+ECHO = "FastAPI echo"
+UPSTREAM = "Dragoman upstream"
+BEFORE = ", before"
+"""The end of a baseline's server's name."""
+MEMORY = "memory, 512 streams"
+MORE_MEMORY = "memory, 2,000 streams"
+MARGINAL = "a token without the start"
+INTERCEPT = "the start of a stream"
+START = "first answer"
+SMG = "smg launch --worker-urls {upstream} --host 127.0.0.1 --port {port}"
 
 
 def build_rows(
@@ -181,12 +198,17 @@ def build_rows(
         body = build_chat(2, stream=False) | dict(changes or {})
         load = Load(16, 60, CHAT, body, 2, streamed=False, varies=varies, key=key)
         server = "sim with keys" if key else "sim"
-        return Row("request", load, 0.0005, ("raw uvicorn", server))
+        return Row("request", load, 0.0005, ("raw uvicorn", ECHO, server))
+
+    def memory(clients: int) -> Row:
+        # Streams start one after the other: half of the tokens come later than that.
+        return Row("token", stream(clients, max(2, clients // 50)), 0.5, ("raw uvicorn", "sim"))
 
     def other(path: str, body: dict[str, object]) -> Load:
         return Load(16, 60, path, body, 2, streamed=False)
 
-    fronts = ("upstream alone", "Dragoman upstream")
+    fronts = ("upstream alone", UPSTREAM)
+    wholes = (*YARDSTICKS, ECHO, "sim", *models)
     two = build_responses(2)
     responses = ("raw uvicorn", "sim", "sim stored")
     return {
@@ -194,8 +216,9 @@ def build_rows(
         "long streams": Row(
             "token", stream(streams, long_tokens), 0.02, (*YARDSTICKS, "sim", *models)
         ),
-        "whole, 2 tokens": Row("request", whole(16, 100, 2), 0.0005, (*YARDSTICKS, "sim", *models)),
-        "whole, 10 tokens": Row("request", whole(4, 50, 10), 0.02, (*YARDSTICKS, "sim", *models)),
+        "short streams": Row("token", stream(streams, tokens // 6), 0.02, ("raw uvicorn", "sim")),
+        "whole, 2 tokens": Row("request", whole(16, 100, 2), 0.0005, wholes),
+        "whole, 10 tokens": Row("request", whole(4, 50, 10), 0.02, wholes),
         "variant, prompts that differ": variant(varies=True),
         "variant, 10 tools": variant({"tools": build_tools(10)}, varies=True),
         "variant, schema": variant(
@@ -231,8 +254,10 @@ def build_rows(
             "request",
             other("/v1/embeddings", {"model": MODEL, "input": "Hello"}),
             0.0005,
-            ("raw uvicorn", "sim"),
+            ("raw uvicorn", ECHO, "sim"),
         ),
+        MEMORY: memory(min(512, 2 * streams)),
+        MORE_MEMORY: memory(min(2000, 8 * streams)),
         "upstream, Chat to Chat": Row("token", stream(32, 200), 0.02, (*fronts, *gateways)),
         "upstream, translating": Row(
             "token", replace(stream(32, 200), path="/v1/messages"), 0.02, fronts
@@ -424,7 +449,9 @@ async def measure(
     """
     load = row.load
     # Warm: caches are filled, and both sides have imported what they need.
-    await send_all(port, replace(load, clients=2, requests=1 if load.streamed else 3, seconds=0))
+    body = {**load.body, "max_tokens": 2} if load.streamed else load.body
+    requests = 1 if load.streamed else 3
+    await send_all(port, replace(load, clients=2, requests=requests, body=body, seconds=0))
     cpu, memory = read_usage(process)
     running = asyncio.create_task(send_all(port, load))
     peak = memory
@@ -458,66 +485,82 @@ async def measure(
     return result, len(answers)
 
 
-def build_command(server: str, row: Row, folder: Path, upstream: int | None) -> list[str]:
+def build_command(
+    server: str, row: Row, folder: Path, upstream: int | None, baseline: Path | None
+) -> list[str]:
     if server in YARDSTICKS:
         return [sys.executable, "yardsticks.py", server, str(row.step)]
     if server == "upstream alone":
         return [sys.executable, "yardsticks.py", "raw uvicorn", str(row.step)]
-    if server == "Dragoman upstream":
-        return [
-            *SERVE,
-            f"http://127.0.0.1:{upstream}",
-            *OPTIONS,
-            "--store",
-            "none",
-            "--upstream-kind",
-            "openai",
-        ]
+    if server == ECHO:
+        return [sys.executable, "fastapi_echo.py", "0", str(row.step)]
+    kind = server.removesuffix(BEFORE)
+    dragoman = build_dragoman(server, baseline)
+    if kind == UPSTREAM:
+        upstream_options = ["--store", "none", "--upstream-kind", "openai"]
+        return [*dragoman, "serve", f"http://127.0.0.1:{upstream}", *OPTIONS, *upstream_options]
     profile = folder / f"steady-{row.step}.yaml"
     profile.write_text(PROFILE.format(step=row.step))
-    keys: list[str] = []
-    if server == "sim with keys":
-        keys = ["--keys-file", str(folder / "keys.yaml")]
+    # Each round has its own servers, but one file of keys for each version.
+    keys_file = folder / f"keys of {server}.yaml"
+    keys = ["--keys-file", str(keys_file)] if kind == "sim with keys" else []
+    if keys and not keys_file.exists():
         limits = ["--requests-per-minute", "1000000", "--tokens-per-minute", "1000000000"]
-        add = [sys.executable, "-m", "dragoman", "keys", "add", "bench", *keys, *limits]
-        # Each round has its own servers, but one file.
-        if not (folder / "keys.yaml").exists():
-            subprocess.run([*add, "--from-stdin"], input=KEY, text=True, check=True)
-    store = (
-        ["--store", f"sqlite:{folder / 'store.db'}"]
-        if server == "sim stored"
-        else ["--store", "none"]
-    )
-    return [
-        *SERVE,
-        "sim",
-        *OPTIONS,
-        "--served-model-name",
-        MODEL,
-        "--profile",
-        str(profile),
-        *store,
-        *keys,
-    ]
+        add = [*dragoman, "keys", "add", "bench", *keys, *limits, "--from-stdin"]
+        subprocess.run(add, input=KEY, text=True, check=True)
+    store = f"sqlite:{folder / f'store of {server}.db'}" if kind == "sim stored" else "none"
+    names = ["--served-model-name", MODEL, "--profile", str(profile)]
+    return [*dragoman, "serve", "sim", *OPTIONS, *names, "--store", store, *keys]
+
+
+def build_dragoman(server: str, baseline: Path | None) -> list[str]:
+    """The command of Dragoman in the version of a server."""
+    python = sys.executable
+    if baseline is not None and server.endswith(BEFORE):
+        python = str(baseline / ".venv/bin/python")
+    return [python, "-m", "dragoman"]
+
+
+def run_start(folder: Path, env: dict[str, str], baseline: Path | None) -> list[Result]:
+    """Start servers of the embedded model: the times are those of the first answer."""
+    measures = {"imports alone": lambda: measure_command(BARE, env)}
+    for server in ("tiny", *(() if baseline is None else ("tiny" + BEFORE,))):
+        command = [*build_dragoman(server, baseline), "serve"]
+        # A store of its own: a former version does not open that of a later one.
+        variables = env | {"XDG_STATE_HOME": str(folder / server)}
+        measures[server] = lambda command=command, variables=variables: measure_server(
+            command, variables, read_first_token
+        )
+    results: list[Result] = []
+    for server, measure_start in measures.items():
+        measure_start()  # compiles
+        wall, cpu = measure_start()
+        results.append(Result(START, server, cpu * 1e6, 1.0, wall * 1e3, wall * 1e3))
+        results[-1].ratio = results[-1].cpu / results[0].cpu
+        print(render(results[-1], "start"), flush=True)
+    return results
 
 
 def run_row(
-    name: str, row: Row, folder: Path, env: dict[str, str], peers: Mapping[str, str]
+    name: str,
+    row: Row,
+    folder: Path,
+    env: dict[str, str],
+    peers: Mapping[str, str],
+    baseline: Path | None,
 ) -> list[Result]:
     results: list[Result] = []
     for server in row.servers:
         if server in peers and "{upstream}" not in peers[server]:
             with run_peer(peers[server], None, row.step, env) as (process, port):
                 result, _ = asyncio.run(measure(process, port, row, is_peer=True))
-        elif server == "Dragoman upstream" or server in peers:
+        elif server.removesuffix(BEFORE) == UPSTREAM or server in peers:
+            alone = build_command("upstream alone", row, folder, None, None)
             with (
-                run_server(build_command("upstream alone", row, folder, None), env) as (
-                    _,
-                    upstream,
-                ),
+                run_server(alone, env) as (_, upstream),
                 run_peer(peers[server], upstream, row.step, env)
                 if server in peers
-                else run_server(build_command(server, row, folder, upstream), env) as (
+                else run_server(build_command(server, row, folder, upstream, baseline), env) as (
                     process,
                     port,
                 ),
@@ -527,24 +570,133 @@ def run_row(
             load = row.load
             if server == "upstream alone":
                 # The yardstick speaks Chat alone.
-                load = Load(
-                    load.clients,
-                    1,
-                    CHAT,
-                    build_chat(load.tokens, stream=True),
-                    load.tokens,
-                    streamed=True,
-                )
-            with run_server(build_command(server, row, folder, None), env) as (process, port):
-                result, _ = asyncio.run(
-                    measure(process, port, Row(row.unit, load, row.step, row.servers))
-                )
+                body = build_chat(load.tokens, stream=True)
+                load = Load(load.clients, 1, CHAT, body, load.tokens, streamed=True)
+            command = build_command(server, row, folder, None, baseline)
+            with run_server(command, env) as (process, port):
+                result, _ = asyncio.run(measure(process, port, replace(row, load=load)))
         result.row = name
         result.server = server
         result.ratio = result.cpu / (results[0].cpu if results else result.cpu)
         results.append(result)
         print(render(result, row.unit), flush=True)
     return results
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A line of the summary. yardsticks: the first that was run is the divisor. pick:
+    of a result.
+    """
+
+    title: str
+    row: str
+    yardsticks: Sequence[str]
+    pick: Callable[[Result], float]
+    server: str = "sim"
+
+
+def _pick_cpu(result: Result) -> float:
+    return result.cpu
+
+
+def _pick_memory(result: Result) -> float:
+    return result.memory or 0.0
+
+
+def build_measures(gateways: Sequence[str]) -> list[Measure]:
+    """gateways: the yardsticks of a token through an upstream."""
+    raw = ("raw uvicorn",)
+    echo = (ECHO, *raw)
+    alone = (*gateways, "upstream alone")
+    names = ("prompts that differ", "10 tools", "schema")
+    return [
+        Measure("ms to the first answer", START, ["imports alone"], lambda r: r.ttft_p50, "tiny"),
+        Measure("ms of CPU of that", START, ["imports alone"], lambda r: r.cpu / 1e3, "tiny"),
+        Measure("us a whole answer of 2 tokens", "whole, 2 tokens", echo, _pick_cpu),
+        Measure("us a whole answer of 10 tokens", "whole, 10 tokens", echo, _pick_cpu),
+        *[Measure(f"us with {name}", f"variant, {name}", echo, _pick_cpu) for name in names],
+        Measure(
+            "us with a key with limits", "variant, key with limits", echo, _pick_cpu,
+            "sim with keys",
+        ),
+        Measure("us an embedding", "embeddings", echo, _pick_cpu),
+        Measure("ms of TTFT in a burst, p50", "burst", raw, lambda r: r.ttft_p50),
+        Measure("ms of TTFT in a burst, p99", "burst", raw, lambda r: r.ttft_p99),
+        Measure("us a streamed token", "streams", raw, _pick_cpu),
+        Measure("us a token without the start", MARGINAL, raw, _pick_cpu),
+        Measure("us the start of a stream", INTERCEPT, raw, _pick_cpu),
+        Measure("us a token through an upstream", "upstream, Chat to Chat", alone, _pick_cpu,
+                UPSTREAM),
+        Measure("us a token, Chat to Messages", "upstream, translating", alone, _pick_cpu,
+                UPSTREAM),
+        Measure("KB a stream of 512", MEMORY, raw, _pick_memory),
+        Measure("KB a stream of 2,000", MORE_MEMORY, raw, _pick_memory),
+    ]  # fmt: skip
+
+
+def fit_starts(results: Sequence[Result], rows: Mapping[str, Row]) -> list[Result]:
+    """What a token and the start of a stream cost: of the line through streams of two
+    lengths.
+    """
+    fitted: list[Result] = []
+    if not {"streams", "short streams"} <= rows.keys():
+        return fitted
+    tokens, few = (rows[name].load.tokens for name in ("streams", "short streams"))
+    for server in dict.fromkeys(result.server for result in results):
+        both = [
+            [result for result in results if (result.row, result.server) == (name, server)]
+            for name in ("streams", "short streams")
+        ]
+        for whole, short in zip(*both, strict=False):
+            slope = (whole.cpu * tokens - short.cpu * few) / (tokens - few)
+            start = (short.cpu - slope) * few
+            fitted += [
+                replace(whole, row=MARGINAL, cpu=slope),
+                replace(whole, row=INTERCEPT, cpu=start),
+            ]
+    return fitted
+
+
+def summarize(results: Sequence[Result], gateways: Sequence[str]) -> list[dict[str, str | float]]:
+    """Each measure's median, and the median of the rounds' ratios to the yardstick."""
+    lines: list[dict[str, str | float]] = []
+    for measure_ in build_measures(gateways):
+        values: dict[str, list[float]] = {}
+        for result in results:
+            if result.row == measure_.row:
+                values.setdefault(result.server, []).append(measure_.pick(result))
+        yardstick = next((name for name in measure_.yardsticks if name in values), None)
+        if yardstick is None or measure_.server not in values:
+            continue
+        line: dict[str, str | float] = {
+            "measure": measure_.title,
+            "yardstick": yardstick,
+            "of the yardstick": statistics.median(values[yardstick]),
+        }
+        for name, server in (("now", measure_.server), ("before", measure_.server + BEFORE)):
+            if found := values.get(server):
+                line[name] = statistics.median(found)
+                # A divisor of 0: memory that the yardstick had already.
+                ratios = [a / b for a, b in zip(found, values[yardstick], strict=False) if b]
+                line[f"{name}, ratio"] = statistics.median(ratios) if ratios else float("nan")
+        lines.append(line)
+    return lines
+
+
+def render_summary(lines: Sequence[Mapping[str, str | float]]) -> str:
+    columns = ("of the yardstick", "now", "now, ratio", "before", "before, ratio")
+    head = f"{'measure':34}{'yardstick':16}" + "".join(f"{name:>18}" for name in columns)
+    return "\n".join(
+        [
+            head,
+            *[
+                f"{line['measure']:34}{line['yardstick']:16}"
+                + "".join(f"{line[name]:18.2f}" if name in line else " " * 18 for name in columns)
+                for line in lines
+            ],
+        ]
+    )
 
 
 def render(result: Result, unit: str) -> str:
@@ -555,6 +707,19 @@ def render(result: Result, unit: str) -> str:
         f"{result.row:28}{result.server:20}{result.cpu:9.1f} us/{unit:8}{show(result.ratio, 2):>7}"
         f"{show(result.ttft_p50):>9}{show(result.ttft_p99):>9}{show(result.itl_p50):>9}{show(result.itl_p99):>9}{show(result.memory):>9}"
     )
+
+
+def choose_servers(row: Row, peers: Mapping[str, str], baseline: Path | None) -> list[str]:
+    """The servers of a row that can be run, each of ours with its baseline."""
+    servers: list[str] = []
+    for server in row.servers:
+        if server == ECHO and find_spec("fastapi") is None:
+            continue
+        servers.append(server)
+        is_ours = server == UPSTREAM or server.startswith("sim")
+        if baseline is not None and is_ours and server not in peers:
+            servers.append(server + BEFORE)
+    return servers
 
 
 def describe_machine() -> dict[str, object]:
@@ -605,7 +770,8 @@ def main() -> None:
     )
     parser.add_argument(
         "--rows",
-        default="streams,long,whole,variant,starts,burst,Responses,Messages,embeddings,upstream",
+        default="first,streams,long,short,whole,variant,starts,burst,Responses,Messages,embeddings,"
+        "upstream,memory",
         help="prefixes",
     )
     parser.add_argument("--streams", type=int, default=256)
@@ -615,11 +781,14 @@ def main() -> None:
     parser.add_argument(
         "--peer", action="append", default=[], metavar="NAME=COMMAND", help="another server"
     )
+    parser.add_argument("--baseline", type=Path, help="another checkout, with a .venv")
     parser.add_argument("--json", help="write all figures to this file")
     parser.add_argument("--plot", help="draw the ratios to this file (.png or .svg)")
     args = parser.parse_args()
     chosen = tuple(args.rows.split(","))
     peers = dict(peer.partition("=")[::2] for peer in args.peer)
+    if shutil.which("smg") and not any("{upstream}" in command for command in peers.values()):
+        peers["smg"] = SMG
     gateways = [name for name, command in peers.items() if "{upstream}" in command]
     built = build_rows(
         args.streams,
@@ -628,7 +797,11 @@ def main() -> None:
         gateways,
         [name for name in peers if name not in gateways],
     )
-    rows = {name: row for name, row in built.items() if name.startswith(chosen)}
+    rows = {
+        name: replace(row, servers=choose_servers(row, peers, args.baseline))
+        for name, row in built.items()
+        if name.startswith(chosen)
+    }
     machine = describe_machine()
     print(machine)
     print(
@@ -638,11 +811,22 @@ def main() -> None:
     results: list[Result] = []
     with tempfile.TemporaryDirectory() as folder, environment() as env:
         uvloop.install()
+        # Both ends of two thousand connections; servers inherit it.
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         for _ in range(args.rounds):
+            if START.startswith(chosen):
+                results += run_start(Path(folder), env, args.baseline)
             for name, row in rows.items():
-                results += run_row(name, row, Path(folder), env, peers)
+                results += run_row(name, row, Path(folder), env, peers, args.baseline)
+    summary = summarize([*results, *fit_starts(results, rows)], gateways)
+    print(f"\n{render_summary(summary)}")
     if args.json:
-        document = {"machine": machine, "results": [asdict(result) for result in results]}
+        document = {
+            "machine": machine,
+            "results": [asdict(result) for result in results],
+            "summary": summary,
+        }
         Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
     if args.plot:
         draw(results, args.plot)
