@@ -172,6 +172,12 @@ async def read_to_end(server: ServerHarness, id: str) -> list[dict[str, Any]]:
     return events
 
 
+def is_cut_off(item: dict[str, Any]) -> bool:
+    # The type of an image has no status for that; one that failed has an error.
+    is_image = item["type"] == "image_generation_call" and "error" not in item
+    return item.get("status") == ("failed" if is_image else "incomplete")
+
+
 def summarize(response: dict[str, Any]) -> Any:
     """Return what is equal in an interrupted response and another: a turn that was cut
     off is generated again, so its reasoning is there twice.
@@ -179,7 +185,7 @@ def summarize(response: dict[str, Any]) -> Any:
     items: list[Any] = [
         {**item, "id": "", "call_id": "", "container_id": "", "environment": {}}
         for item in response["output"]
-        if item.get("status") != "incomplete" and item["type"] != "reasoning"
+        if not is_cut_off(item) and item["type"] != "reasoning"
     ]
     return items, response["usage"]
 

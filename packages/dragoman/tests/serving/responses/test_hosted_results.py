@@ -71,6 +71,7 @@ OPTIONS = ServingOptions(
         "file_search": HostedTarget("s", "files"),
         "image_generation": HostedTarget("s", "draw"),
         "shell": HostedTarget("s", "run"),
+        "web_search": HostedTarget("s", "draw"),
     }
 )
 SEARCH = ScriptEntry((CallTool("file_search", '{"query":"weather"}'),))
@@ -445,10 +446,26 @@ async def test_client_cannot_replace_list_of_hosted_tool() -> None:
     assert [name for name, _ in servers.calls] == ["files"]
 
 
-async def test_hosted_tool_can_be_loaded_by_item() -> None:
-    server, servers = build(SEARCH, ANSWER, ANSWER)
-    loaded = {"type": "additional_tools", "role": "developer", "tools": [FILE_TOOL]}
+@pytest.mark.parametrize(
+    ("tool", "call", "name"),
+    [
+        (FILE_TOOL, SEARCH, "files"),
+        (SHELL_TOOL, RUN, "run"),
+        ({"type": "web_search_preview"}, ScriptEntry((CallTool("web_search"),)), "draw"),
+        (
+            {"type": "mcp", "server_label": "s", "require_approval": "never"},
+            ScriptEntry((CallTool("s__draw"),)),
+            "draw",
+        ),
+    ],
+)
+async def test_server_tool_can_be_loaded_by_item(
+    tool: dict[str, Any], call: ScriptEntry, name: str
+) -> None:
+    server, servers = build(call, ANSWER, ANSWER, ANSWER)
+    loaded = {"type": "additional_tools", "role": "developer", "tools": [tool]}
     input = [loaded, {"role": "user", "content": "hi"}]
     first = await create(server, build_body(input=input))
-    assert [name for name, _ in servers.calls] == ["files"]
+    assert [name for name, _ in servers.calls] == [name]
     await create(server, build_body(input="more", previous_response_id=first.id))
+    await create(server, build_body(tool, input="more", previous_response_id=first.id))

@@ -240,10 +240,16 @@ class ResponsesToolRegistry:
                 new += [msgspec.structs.replace(tool, tools=missing)] if missing else []
             # Clients send the whole history again, and with it every tool that was
             # loaded before.
-            elif (tool.name or tool.type) not in self._tools:
+            elif not self._is_known(tool):
                 new.append(tool)
         self._add_all(new, path)
         return names
+
+    def _is_known(self, tool: ResponsesWireTool) -> bool:
+        """Whether a tool is declared already: by its name, or as one of a server."""
+        hosted = "" if is_client_tool(tool) else HOSTED_KINDS.get(tool.type, "")
+        label = tool.server_label if tool.type == MCP else HOSTED_PREFIX + hosted
+        return label in self._mcp_servers or (tool.name or tool.type) in self._tools
 
     def _add_all(self, tools: Sequence[ResponsesWireTool], path: str) -> dict[int, bytes]:
         """Add tools and return their echoes by position; those that are left out have
