@@ -78,7 +78,7 @@ def scraping(folder: Path, job: dict[str, Any], rules: Path = RULES) -> Generato
     ]
     with (
         subprocess.Popen(command) as process,
-        httpx2.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=30) as client,
+        httpx2.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=60) as client,
     ):
         try:
             for _ in range(MAX_POLLS):

@@ -190,7 +190,7 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> Non
 @contextmanager
 def connected(proxy: str, folder: Path) -> Generator[httpx2.Client]:
     context = ssl.create_default_context(cafile=str(folder / "proxy.pem"))
-    with httpx2.Client(base_url=proxy, verify=context, timeout=30) as client:
+    with httpx2.Client(base_url=proxy, verify=context, timeout=60) as client:
         yield client
 
 
@@ -223,7 +223,7 @@ def test_proxy_passes_streams_and_websockets_but_not_metrics(name: str, tmp_path
             socket_.send(
                 '{"type": "response.create", "model": "scripted", "input": "Hello", "store": false}'
             )
-            assert '"response.created"' in str(socket_.recv(timeout=30))
+            assert '"response.created"' in str(socket_.recv(timeout=60))
 
 
 @programs

@@ -305,7 +305,7 @@ def test_serve_imports_only_its_engine_and_exits_cleanly(
         assert server.stdout.readline().startswith("Serving ")
         server.terminate()
         try:
-            _, output = server.communicate(timeout=20)
+            _, output = server.communicate(timeout=60)
         finally:
             server.kill()
     assert (server.returncode, output) == (0, "[]\n")

@@ -104,7 +104,7 @@ def test_chat_ctrl_c_stops_answer_and_continues(url: str):
         read_until(process.stdout, "one")
         process.send_signal(signal.SIGINT)
         read_until(process.stdout, "(stopped)\n")
-        output, errors = process.communicate("[[say three]]\n", timeout=30)
+        output, errors = process.communicate("[[say three]]\n", timeout=60)
     assert (process.returncode, output, errors) == (0, "three\n", "")
 
 
@@ -146,7 +146,7 @@ class Terminal:
 
     def close(self) -> int:
         self.type("\x04")
-        code = self.process.wait(30)
+        code = self.process.wait(60)
         os.close(self._controller)
         return code
 

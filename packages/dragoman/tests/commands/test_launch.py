@@ -135,7 +135,7 @@ def test_launch_forwards_signals_to_agent(path: str, number: signal.Signals, cod
         url = json.loads(read_until(process.stdout, "\n"))["variables"]["ANTHROPIC_BASE_URL"]
         read_until(process.stdout, "waiting")
         process.send_signal(number)
-        assert process.wait(30) == code
+        assert process.wait(60) == code
         assert is_refused(url)
 
 
@@ -145,11 +145,11 @@ def test_launch_killed_launcher_stops_server(path: str):
         record = json.loads(read_until(process.stdout, "\n"))
         url = urlsplit(str(record["variables"]["ANTHROPIC_BASE_URL"]))
         read_until(process.stdout, "waiting")
-        with socket.create_connection((url.hostname, url.port), timeout=30) as idle:
+        with socket.create_connection((url.hostname, url.port), timeout=60) as idle:
             process.kill()
             # The server closes the connection when it ends.
             assert idle.recv(1) == b""
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize(

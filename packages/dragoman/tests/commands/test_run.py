@@ -130,4 +130,4 @@ def test_run_ctrl_c_exits_130(url: str):
         process.stdin.close()
         read_until(process.stdout, "one")
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130

@@ -18,7 +18,7 @@ async def test_batcher_restart_computes_probe_beside_event_loop() -> None:
     def compute(inputs: list[int]) -> list[int]:
         if is_broken:
             raise RuntimeError("CUDA error")
-        assert has_loop_run.wait(30)
+        assert has_loop_run.wait(60)
         return inputs
 
     batcher = Batcher[int, int](compute, lambda _: 1, probe=1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp, Message
 
-LIMIT = 30.0
+LIMIT = 60.0
 """Seconds after which a request counts as hung."""
 
 

@@ -127,7 +127,7 @@ async def fuzz(folder: Path, seed: int, requests: int) -> None:
                 )
             if request.route in HOLDING:
                 await undo(app)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not is_idle(models):  # noqa: ASYNC110 - an engine has a state but no event for it
                 await asyncio.sleep(0.01)
         before = asyncio.all_tasks()

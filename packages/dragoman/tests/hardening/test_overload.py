@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
-import pytest
 
 from dragoman.core.capabilities import Capabilities
 from dragoman.core.engine import Health
@@ -83,11 +82,9 @@ class OverloadedServer:
         await self.reach(lambda: len(self.engine.live) == count)
 
     async def reach(self, condition: Callable[[], bool]) -> None:
-        for _ in range(100_000):
-            if condition():
-                return
-            await asyncio.sleep(0)
-        pytest.fail(f"{len(self.engine.live)} live, {self.queue.waiting_tokens} waiting tokens")
+        async with asyncio.timeout(60):
+            while not condition():  # noqa: ASYNC110 - the engine has no event for it
+                await asyncio.sleep(0)
 
 
 @asynccontextmanager

@@ -233,6 +233,6 @@ def test_shutdown_by_sigterm_exits_with_0(tmp_path: Path):
             until_not_ready(f"{where}/health")
             server.send_signal(signal.SIGTERM)
             try:
-                assert server.wait(30) == 0
+                assert server.wait(60) == 0
             finally:
                 server.kill()

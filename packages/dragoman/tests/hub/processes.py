@@ -106,10 +106,10 @@ def serve(
         try:
             assert process.stdout is not None
             found = re.match(r"Serving \S.* on (http://[0-9.:]+)", process.stdout.readline())
-            assert found is not None, process.communicate(timeout=30)[1]
+            assert found is not None, process.communicate(timeout=60)[1]
             with httpx2.Client(base_url=found[1], timeout=60) as client:
                 while client.get("/readyz").status_code != 200:
-                    assert process.poll() is None, process.communicate(timeout=30)[1]
+                    assert process.poll() is None, process.communicate(timeout=60)[1]
                 yield client, logged
             process.terminate()
             logged += process.communicate(timeout=60)[1].splitlines()

@@ -387,5 +387,5 @@ def test_models_sse_does_not_delay_shutdown(hub: HubStub, tmp_path: Path):
             assert json.loads(next(lines).removeprefix("data: "))["data"] == {"status": "loaded"}
             process.terminate()
             assert "".join(lines) == ""
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     assert process.returncode == 0

@@ -225,13 +225,13 @@ def test_server_process_downloads_model_and_restarts_offline(hub: HubStub, tmp_p
     assert "1,967,808 parameters" in logs[1]
     assert f"loading commit {commit} with the engine tiny: MODEL names it" in logs[1]
     with start(hub, tmp_path, "models") as process:
-        table = process.communicate(timeout=30)[0]
+        table = process.communicate(timeout=60)[0]
     assert re.search(
         rf"org/single +3\.9 MB +tiny +32768 +\d{{4}}-\d\d-\d\d \d\d:\d\d +main \({commit[:12]}\)",
         table,
     )
     with start(hub, tmp_path, "rm", SINGLE) as process:
-        removed = process.communicate(timeout=30)[0]
+        removed = process.communicate(timeout=60)[0]
     assert re.fullmatch(r"Removed org/single: \d\.\d MB freed\n", removed)
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 

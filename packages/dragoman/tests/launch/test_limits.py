@@ -119,7 +119,7 @@ def ask(url: str) -> int:
     body = b'{"messages": [{"role": "user", "content": "Hello."}]}'
     headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
     try:
-        with urlopen(Request(f"{url}/v1/chat/completions", body, headers), timeout=20) as response:
+        with urlopen(Request(f"{url}/v1/chat/completions", body, headers), timeout=60) as response:
             return response.status
     except HTTPError as error:
         error.close()

@@ -108,7 +108,7 @@ def test_server_answers_while_model_loads(held: Path):
         reply = client.post("/v1/chat/completions", json=ASK).json()
         assert reply["choices"][0]["message"]["content"] == "The capital of Japan is Tokyo."
         process.terminate()
-        logged = process.communicate(timeout=30)[1]
+        logged = process.communicate(timeout=60)[1]
     assert process.returncode == 0
     assert (
         "house: engine tiny (MODEL names it), device cpu, weights in bf16, computed in float32, "
@@ -122,7 +122,7 @@ def test_server_answers_while_model_loads(held: Path):
 def test_server_stops_while_model_loads(held: Path):
     with serve(f"tiny:{held}") as (process, _):
         process.terminate()
-        assert "Traceback" not in process.communicate(timeout=30)[1]
+        assert "Traceback" not in process.communicate(timeout=60)[1]
     assert process.returncode == 0
 
 
@@ -130,7 +130,7 @@ def test_server_stops_while_model_loads(held: Path):
 def test_unloadable_model_exits_with_one_line_error(held: Path):
     with serve(f"tiny:{held}") as (process, _):
         (held / "tokenizer.json").write_text("no JSON")
-        errors = process.communicate(timeout=30)[1]
+        errors = process.communicate(timeout=60)[1]
     assert process.returncode == 2
     assert "Error: cannot serve house: " in errors
     assert "Traceback" not in errors

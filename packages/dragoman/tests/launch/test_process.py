@@ -48,12 +48,12 @@ def server(
 def stop(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Shut down gracefully; return the exit code and the log."""
     process.terminate()
-    logged = process.communicate(timeout=30)[1]
+    logged = process.communicate(timeout=60)[1]
     return process.returncode, logged
 
 
 def status(url: str) -> int:
-    with urlopen(url, timeout=20) as response:
+    with urlopen(url, timeout=60) as response:
         return response.status
 
 
@@ -84,7 +84,7 @@ def test_json_log_contains_key_model_tokens_and_times(tmp_path: Path):
             "content-type": "application/json",
             "x-request-id": "mine",
         }
-        with urlopen(Request(f"{url}/v1/chat/completions", body, headers), timeout=20) as response:
+        with urlopen(Request(f"{url}/v1/chat/completions", body, headers), timeout=60) as response:
             assert response.status == 200
         assert status(f"{url}/health") == 200
         _, logged = stop(process)
@@ -125,7 +125,7 @@ def test_sighup_from_terminal_stops_server_gracefully(tmp_path: Path):
         with server(tmp_path, stdin=terminal) as (process, url):
             assert status(f"{url}/health") == 200
             process.send_signal(signal.SIGHUP)
-            assert process.wait(timeout=30) == 0
+            assert process.wait(timeout=60) == 0
     finally:
         os.close(controller)
         os.close(terminal)
@@ -156,7 +156,7 @@ def test_sigusr1_under_nohup_reloads_and_sighup_is_ignored(tmp_path: Path, worke
         for _ in range(int(workers)):
             while "models reloaded" not in (line := process.stderr.readline()):
                 logged += line
-        with urlopen(f"{url}/v1/models", timeout=30) as response:
+        with urlopen(f"{url}/v1/models", timeout=60) as response:
             assert [item["id"] for item in json.load(response)["data"]] == ["second"]
         code, _ = stop(process)
     assert code == 0
@@ -174,12 +174,12 @@ def test_sigterm_of_busy_server_logs_wait_and_how_to_stop(tmp_path: Path):
         )
         fields = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
         head = f"POST /v1/chat/completions HTTP/1.1\r\n{fields}\r\n\r\n"
-        with socket.create_connection((host, int(port)), timeout=20) as client:
+        with socket.create_connection((host, int(port)), timeout=60) as client:
             client.sendall(head.encode() + body)
             assert client.recv(4096)
             process.terminate()
             assert process.stderr is not None
             line = process.stderr.readline()
             process.terminate()
-            process.communicate(timeout=30)
+            process.communicate(timeout=60)
     assert "waiting up to 60 s for running requests; press Ctrl-C again to stop now" in line

@@ -196,7 +196,7 @@ def fetch_name(url: str, folder: Path, name: str) -> str:
     name.
     """
     context = ssl.create_default_context(cafile=str(folder / f"{name}.pem"))
-    with urlopen(url, context=context, timeout=20) as response:
+    with urlopen(url, context=context, timeout=60) as response:
         return response.read().decode()
 
 
@@ -246,7 +246,7 @@ def test_changed_keys_file_under_nohup_is_read_again(tmp_path: Path) -> None:
                 pass
             request = Request(f"{url}/v1/models", headers={"authorization": "Bearer one"})
             with pytest.raises(HTTPError, match="401") as raised:
-                urlopen(request, timeout=20)
+                urlopen(request, timeout=60)
             raised.value.close()
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -260,7 +260,7 @@ def test_sighup_reloads_keys(tmp_path: Path) -> None:
     with server(tmp_path, "--keys-file", "keys.yaml") as (process, url):
         request = Request(f"{url}/v1/models", headers={"authorization": "Bearer two"})
         with pytest.raises(HTTPError, match="401") as raised:
-            urlopen(request, timeout=20)
+            urlopen(request, timeout=60)
         raised.value.close()
         edit_key_file(
             keys, lambda tenants: tenants.update(b=Tenant(secrets=(KeyHash(hash_key("two")),)))
@@ -269,5 +269,5 @@ def test_sighup_reloads_keys(tmp_path: Path) -> None:
         assert process.stderr is not None
         while "keys reloaded" not in process.stderr.readline():
             pass
-        with urlopen(request, timeout=20) as response:
+        with urlopen(request, timeout=60) as response:
             assert response.status == 200

@@ -40,7 +40,7 @@ def channel(tmp_path: Path) -> Generator[socket.socket]:
     """Open the socket that NOTIFY_SOCKET names."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(tmp_path / "notify"))
-        receiver.settimeout(30)
+        receiver.settimeout(60)
         yield receiver
 
 
@@ -82,7 +82,7 @@ def test_inherited_socket_is_served_and_systemd_is_notified(
             assert channel.recv(100) == b"READY=1"
             assert early.recv(100).startswith(b"HTTP/1.1 200")
             early.close()
-            with urlopen(f"{url}/health", timeout=20) as response:
+            with urlopen(f"{url}/health", timeout=60) as response:
                 assert response.status == 200
             assert process.stdout is not None
             assert url in process.stdout.readline()
@@ -102,7 +102,7 @@ def test_inherited_socket_is_served_and_systemd_is_notified(
                 )
                 == b"STOPPING=1"
             )
-            assert process.wait(timeout=30) == 0
+            assert process.wait(timeout=60) == 0
 
 
 def test_inherited_unix_socket_is_not_removed(tmp_path: Path) -> None:
@@ -118,14 +118,14 @@ def test_inherited_unix_socket_is_not_removed(tmp_path: Path) -> None:
                 )
                 assert client.recv(100).startswith(b"HTTP/1.1 200")
             process.terminate()
-            assert process.wait(timeout=30) == 0
+            assert process.wait(timeout=60) == 0
         assert path.is_socket()
 
 
 def test_inherited_socket_on_all_addresses_requires_key(tmp_path: Path) -> None:
     with socket.create_server(("0.0.0.0", 0)) as listener:
         with activated(listener, tmp_path) as process:
-            _, errors = process.communicate(timeout=30)
+            _, errors = process.communicate(timeout=60)
             assert process.returncode == 2
             assert "LISTEN_FDS: 0.0.0.0 is reachable from other machines" in errors
         assert (

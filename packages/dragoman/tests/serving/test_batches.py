@@ -55,7 +55,7 @@ async def begin(
 
 async def until(client: openai.AsyncOpenAI, id: str, *states: str) -> Batch:
     """Poll, as there is no event for it. The test's own timeout limits the wait."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (batch := await client.batches.retrieve(id)).status not in states:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     return batch
@@ -266,7 +266,7 @@ async def test_batch_cancel_keeps_results_and_frees_engine():
 
 
 async def wait_for_count(client: openai.AsyncOpenAI, id: str, completed: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while ((await client.batches.retrieve(id)).request_counts or NONE).completed < completed:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 

@@ -32,7 +32,7 @@ async def test_job_behind_flood_of_other_key_is_claimed() -> None:
         await asyncio.Event().wait()
 
     running = asyncio.create_task(runner.run(process))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await has_a_started.wait()
     assert started.count("b") == JOBS_PER_OWNER
     running.cancel()

@@ -370,11 +370,9 @@ class BrokenKeyring(Keyring):
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(10**5):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it has not happened")
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - a thread reads the file
+            await asyncio.sleep(0)
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -34,7 +34,7 @@ def request(id: str, content: str = "hello", **more: Any) -> Any:
 
 
 async def ended(client: anthropic.AsyncAnthropic, id: str) -> MessageBatch:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (batch := await client.messages.batches.retrieve(id)).processing_status != "ended":  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     return batch
@@ -145,7 +145,7 @@ async def test_message_batch_resumes_on_other_server(tmp_path: Path):
     ) as server:
         requests = [request("a"), request("slow", "[[delay 1000]][[say never]]"), request("b")]
         batch = await sdk(server).messages.batches.create(requests=requests)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while server.engine.num_requests < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
     async with run_background_server(store=SqliteStore(path, now=FixedClock().now)) as server:

@@ -187,7 +187,7 @@ async def test_sqlite_two_processes_delete_record_once(tmp_path: Path):
     with ExitStack() as stack:
         processes = [stack.enter_context(other_process(tmp_path / "x.db")) for _ in range(2)]
         outputs = [process.stdout.readline().strip() for process in processes if process.stdout]
-        counts = [process.communicate("go\n", timeout=30)[0].strip() for process in processes]
+        counts = [process.communicate("go\n", timeout=60)[0].strip() for process in processes]
     assert outputs == ["seen hello"] * 2
     assert sum(map(int, counts)) == 1
     await store.close()

@@ -37,7 +37,7 @@ class BlockedStepMatcher(AllowedTokensMatcher):
 
     def mask(self) -> bytes:
         self.reached.set()
-        assert self._going.wait(30)
+        assert self._going.wait(60)
         self.left.set()
         return super().mask()
 
@@ -59,7 +59,7 @@ async def test_hanging_step_fails_requests_and_replaces_thread(small_model: Llam
     outputs = client.send(
         TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=stuck)
     )
-    await asyncio.to_thread(stuck.reached.wait, 30)
+    await asyncio.to_thread(stuck.reached.wait, 60)
     clock.now += 61
     assert (engine.health().ready, engine.health().failed) == (False, False)
     clock.now += 240
@@ -76,7 +76,7 @@ async def test_hanging_step_fails_requests_and_replaces_thread(small_model: Llam
     assert engine.health().ready
     assert (await client.ask(ASK)).tokens == run_alone(small_model, ASK).tokens
     stuck.release()
-    await asyncio.to_thread(stuck.left.wait, 30)
+    await asyncio.to_thread(stuck.left.wait, 60)
     assert (await client.ask(ASK)).tokens == run_alone(small_model, ASK).tokens
     assert len(outputs) == 1
     await engine.stop()
@@ -89,7 +89,7 @@ async def test_hanging_step_is_detected_after_client_abort(small_model: Llama) -
     Client(engine).send(
         TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=stuck)
     )
-    await asyncio.to_thread(stuck.reached.wait, 30)
+    await asyncio.to_thread(stuck.reached.wait, 60)
     engine.abort("x")
     clock.now += 61
     assert not engine.health().ready
@@ -111,7 +111,7 @@ async def test_stop_during_hanging_step_returns_after_step_timeout(
     Client(engine).send(
         TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=stuck)
     )
-    await asyncio.to_thread(stuck.reached.wait, 30)
+    await asyncio.to_thread(stuck.reached.wait, 60)
     async with asyncio.timeout(60):
         await engine.stop()
     stuck.release()

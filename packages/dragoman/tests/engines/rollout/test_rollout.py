@@ -108,7 +108,7 @@ class Slow(Dice):
         self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling
     ) -> object:
         self.entered.set()
-        assert self.go_on.wait(30)
+        assert self.go_on.wait(60)
         return super().generate(prompts, n, sampling)
 
 
@@ -116,7 +116,7 @@ async def test_blocking_executor_waits_for_cancelled_call_before_next():
     slow = Slow()
     async with serving(slow) as http:
         leaving = asyncio.create_task(get_generated_tokens(http, [1]))
-        await asyncio.to_thread(slow.entered.wait, 30)
+        await asyncio.to_thread(slow.entered.wait, 60)
         slow.entered.clear()
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
@@ -134,7 +134,7 @@ async def test_plain_executor_batches_waiting_requests_per_call():
     slow = Slow()
     async with serving(slow) as http:
         first = asyncio.create_task(get_generated_tokens(http, [1]))
-        await asyncio.to_thread(slow.entered.wait, 30)
+        await asyncio.to_thread(slow.entered.wait, 60)
         others = [asyncio.create_task(get_generated_tokens(http, [number])) for number in (2, 3, 4)]
         odd = asyncio.create_task(get_generated_tokens(http, [5], temperature=0))
         while (await http.get("/load")).json()["server_load"] < 5:  # noqa: ASYNC110

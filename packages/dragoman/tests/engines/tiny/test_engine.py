@@ -55,7 +55,7 @@ class BlockingMatcher(AllowedTokensMatcher):
 
     def mask(self) -> bytes:
         self._loop.call_soon_threadsafe(self.reached.set)
-        assert self._opened.wait(30)
+        assert self._opened.wait(60)
         return super().mask()
 
     def open(self) -> None:

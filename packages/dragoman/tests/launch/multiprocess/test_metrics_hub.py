@@ -198,7 +198,7 @@ def test_worker_channel_reads_split_frames_and_send_never_blocks() -> None:
         channel.send(MergedMetrics(7, families))
         assert channel.has_unsent
         received = bytearray()
-        theirs.settimeout(10)
+        theirs.settimeout(60)
         while channel.has_unsent:
             received += theirs.recv(1 << 20)
             channel.flush()

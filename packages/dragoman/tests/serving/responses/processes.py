@@ -27,7 +27,7 @@ class Process:
     address: str
 
     def http(self) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(base_url=self.address, timeout=30)
+        return httpx2.AsyncClient(base_url=self.address, timeout=60)
 
     def kill(self) -> None:
         self.process.kill()
@@ -71,6 +71,6 @@ async def serving(
         yield Process(process, found[0])
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)
         if process.stdout is not None:
             process.stdout.close()

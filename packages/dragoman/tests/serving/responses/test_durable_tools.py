@@ -352,7 +352,7 @@ async def test_response_with_secret_is_not_continued(tmp_path: Path) -> None:
 
 async def test_graceful_stop_leaves_response_to_next_process(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    script = (*SCRIPT[:2], ScriptEntry(SCRIPT[2].reply, repeat=True, delay=30))
+    script = (*SCRIPT[:2], ScriptEntry(SCRIPT[2].reply, repeat=True, delay=600))
     tool_servers = LocalToolServers()
     async with serve(SqliteStore(path, synchronous="NORMAL"), tool_servers, script) as server:
         body = {"model": "m", "input": "hi", "tools": [FREE], "background": True}
@@ -364,7 +364,7 @@ async def test_graceful_stop_leaves_response_to_next_process(tmp_path: Path) -> 
 
 async def test_responses_continue_within_limits_of_key(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    script = (*SCRIPT[:2], ScriptEntry(SCRIPT[2].reply, repeat=True, delay=30))
+    script = (*SCRIPT[:2], ScriptEntry(SCRIPT[2].reply, repeat=True, delay=600))
     tool_servers = LocalToolServers()
     headers = {"authorization": "Bearer secret"}
     tenant = Tenant(id="key_1", secrets=(KeyHash(hash_key("secret")),))
@@ -387,13 +387,13 @@ async def test_failed_response_stops_its_other_calls(tmp_path: Path) -> None:
     body = {"model": "m", "input": "hi", "tools": [FREE], "background": True}
     async with serve(store, tool_servers, SCRIPT) as server:
         assert (await server.post("/v1/responses", body)).status_code == 200
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await tool_servers.has_ended.wait()
 
 
 async def test_response_with_unreadable_step_fails(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    script = (*SCRIPT[:2], ScriptEntry(SCRIPT[2].reply, repeat=True, delay=30))
+    script = (*SCRIPT[:2], ScriptEntry(SCRIPT[2].reply, repeat=True, delay=600))
     store = SqliteStore(path, synchronous="NORMAL")
     async with serve(store, LocalToolServers(), script) as server:
         body = {"model": "m", "input": "hi", "tools": [FREE], "background": True}
