@@ -21,6 +21,7 @@ from dragoman_check.check_exceptions import LimitReached
 from dragoman_check.client import CheckTarget, Client
 from dragoman_check.rules.json_values import JsonObject, Violation
 from dragoman_check.session import Session
+from tests.virtual_time import SkippingLoop, run_skipping_time
 
 
 @asynccontextmanager
@@ -69,16 +70,20 @@ async def test_send_on_lost_connection_is_retried_once() -> None:
         assert server.connections == 2
 
 
-async def test_send_without_response_in_time_raises_violation() -> None:
-    async def wait_for_disconnect(
-        server: StubServer, reader: asyncio.StreamReader, _: asyncio.StreamWriter
-    ) -> None:
-        await server.read_request(reader)
-        await reader.read()
+def test_send_without_response_in_time_raises_violation() -> None:
+    async def wait_in_vain(loop: SkippingLoop) -> None:
+        async def skip_time(
+            server: StubServer, reader: asyncio.StreamReader, _: asyncio.StreamWriter
+        ) -> None:
+            await server.read_request(reader)
+            loop.skipped += 1000
+            await reader.read()
 
-    async with serve(wait_for_disconnect) as server, open_session(server, timeout=0.01) as session:
-        with pytest.raises(Violation, match=r"GET /: no response within 0\.01 s"):
-            await session.get("/")
+        async with serve(skip_time) as server, open_session(server, timeout=600) as session:
+            with pytest.raises(Violation, match=r"GET /: no response within 600 s"):
+                await session.get("/")
+
+    run_skipping_time(wait_in_vain)
 
 
 async def test_stream_left_early_disconnects() -> None:

@@ -18,6 +18,7 @@ from dragoman.launch import build_greeting, build_models
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError
 from dragoman_sim.engine.fault_injection import Fault, FaultPlan, parse_faults
+from tests.virtual_time import SkippingLoop, run_skipping_time
 
 from .serving import Twin, twin
 
@@ -93,19 +94,23 @@ async def test_hang_fault_delays_first_token():
         assert loop.time() - began >= 0.2
 
 
-async def test_crash_fault_fails_all_requests_then_recovers():
-    async with twin(time_scale=1.0) as sim:
-        running = asyncio.create_task(sim.post("/v1/chat/completions", HELLO))
-        while not sim.engine.health().running:  # noqa: ASYNC110 - the engine has no event for it
-            await asyncio.sleep(0)
-        await put_faults(sim, {"request": 1, "crash": 0.5})
-        assert await statuses(sim, 1) == [500]
-        assert (await running).status_code == 500
-        assert (await sim.get("/health")).status_code == 503
-        assert await statuses(sim, 1) == [503]
-        while not sim.engine.health().ready:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        assert (await sim.get("/health")).status_code == 200
+def test_crash_fault_fails_all_requests_then_recovers():
+    async def crash(loop: SkippingLoop) -> None:
+        async with twin(time_scale=0.01) as sim:
+            running = asyncio.create_task(sim.post("/v1/chat/completions", HELLO))
+            while not sim.engine.health().running:  # noqa: ASYNC110 - the engine has no event for it
+                await asyncio.sleep(0)
+            await put_faults(sim, {"request": 1, "crash": 600})
+            assert await statuses(sim, 1) == [500]
+            assert (await running).status_code == 500
+            assert (await sim.get("/health")).status_code == 503
+            assert await statuses(sim, 1) == [503]
+            loop.skipped += 600
+            while not sim.engine.health().ready:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert (await sim.get("/health")).status_code == 200
+
+    run_skipping_time(crash)
 
 
 async def test_crash_fault_in_header_returns_400():
@@ -166,23 +171,32 @@ async def test_sleep_holds_requests_and_clears_cache():
         assert (await waiting)["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
-async def test_pause_mode_holds_or_aborts_running_request():
-    async with twin(time_scale=20.0) as sim:
-        body = {**HELLO, "max_tokens": 300, "ignore_eos": True}
-        running = asyncio.create_task(sim.post("/v1/chat/completions", body))
-        while not sim.engine.stats()[0].generation_tokens:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        await sim.post("/pause?mode=keep")
-        count = sim.engine.stats()[0].generation_tokens
-        await asyncio.sleep(0.05)
-        assert sim.engine.stats()[0].generation_tokens == count
-        assert (await sim.get("/is_paused")).json() == {"is_paused": True}
-        await sim.post("/resume")
-        while sim.engine.stats()[0].generation_tokens == count:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        await sim.post("/pause?mode=abort")
-        answer = (await running).json()
-        await sim.post("/resume")
+def test_pause_mode_holds_or_aborts_running_request():
+    async def pause(loop: SkippingLoop) -> dict[str, Any]:
+        # A step takes a second or more, unless time is skipped.
+        async with twin(time_scale=0.01) as sim:
+            body = {**HELLO, "max_tokens": 300, "ignore_eos": True}
+            running = asyncio.create_task(sim.post("/v1/chat/completions", body))
+            while not sim.engine.stats()[0].generation_tokens:
+                loop.skipped += 1
+                await asyncio.sleep(0)
+            await sim.post("/pause?mode=keep")
+            count = sim.engine.stats()[0].generation_tokens
+            loop.skipped += 600
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert sim.engine.stats()[0].generation_tokens == count
+            assert (await sim.get("/is_paused")).json() == {"is_paused": True}
+            await sim.post("/resume")
+            while sim.engine.stats()[0].generation_tokens == count:
+                loop.skipped += 1
+                await asyncio.sleep(0)
+            await sim.post("/pause?mode=abort")
+            answer = (await running).json()
+            await sim.post("/resume")
+            return answer
+
+    answer = run_skipping_time(pause)
     assert answer["choices"][0]["finish_reason"] == "abort"
     assert 0 < answer["usage"]["completion_tokens"] < 300
 
@@ -216,13 +230,17 @@ async def test_sleep_requires_admin_api_key():
             assert answer.status_code == status
 
 
-async def test_warm_up_returns_503_until_ready():
-    async with twin(warm_up=0.05) as sim:
-        assert (await sim.get("/health")).status_code == 503
-        assert await statuses(sim, 1) == [503]
-        while not sim.engine.health().ready:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        assert await statuses(sim, 1) == [200]
+def test_warm_up_returns_503_until_ready():
+    async def warm_up(loop: SkippingLoop) -> None:
+        async with twin(warm_up=600) as sim:
+            assert (await sim.get("/health")).status_code == 503
+            assert await statuses(sim, 1) == [503]
+            loop.skipped += 600
+            while not sim.engine.health().ready:  # noqa: ASYNC110 - the engine has no event for it
+                await asyncio.sleep(0)
+            assert await statuses(sim, 1) == [200]
+
+    run_skipping_time(warm_up)
 
 
 async def test_data_parallel_ranks_share_requests_with_own_metrics():
