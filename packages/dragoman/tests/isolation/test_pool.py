@@ -27,9 +27,9 @@ def importable_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def pool() -> Generator[WorkerPool]:
-    workers = WorkerPool(
-        MODULE, WorkerLimits(seconds=0.2, memory=64 * MIB, processes=2), lambda: b"setup:"
-    )
+    # A busy machine may give a process its little time late.
+    limits = WorkerLimits(seconds=0.2, memory=64 * MIB, processes=2, clock_factor=1e6)
+    workers = WorkerPool(MODULE, limits, lambda: b"setup:")
     yield workers
     workers.close()
 

@@ -26,7 +26,8 @@ LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% end
 
 @pytest.fixture
 def templates() -> Generator[RequestTemplates]:
-    created = RequestTemplates(WorkerLimits(seconds=0.3))
+    # A busy machine may give a process its little time late.
+    created = RequestTemplates(WorkerLimits(seconds=0.3, clock_factor=1e6))
     yield created
     created.close()
 

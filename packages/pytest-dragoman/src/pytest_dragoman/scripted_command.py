@@ -45,6 +45,8 @@ def _run(options: ScriptedOptions) -> None:
     from .event_loop_thread import EventLoopThread  # noqa: PLC0415 - as above
     from .scripted_server import Dragoman  # noqa: PLC0415 - as above
 
+    # Before the addresses are printed: the signal may come as soon as they are read.
+    _end_with_signals()
     loop_thread = EventLoopThread()
     server = Dragoman(loop_thread, port=options.port, wrap_app=ControlApp)
     addresses = {
@@ -53,21 +55,24 @@ def _run(options: ScriptedOptions) -> None:
         "control_url": f"{server.base_url}{PREFIX.rstrip('/')}",
         "environment": dict(server.environment),
     }
-    click.echo(json.dumps(addresses))
-    sys.stdout.flush()
     try:
+        click.echo(json.dumps(addresses))
+        sys.stdout.flush()
         _wait_for_end()
     finally:
         server.close()
         loop_thread.close()
 
 
-def _wait_for_end() -> None:
+def _end_with_signals() -> None:
     def end(_number: int, _frame: object) -> None:
         raise click.exceptions.Exit(0)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
+
+
+def _wait_for_end() -> None:
     mode = os.fstat(0).st_mode
     # A test runner that dies leaves no server behind. Node's pipes are sockets.
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):

@@ -124,6 +124,15 @@ def test_scripted_command_ends_when_stdin_is_closed() -> None:
     assert (process.returncode, errors) == (0, "")
 
 
+def test_scripted_command_ends_with_signal_after_addresses() -> None:
+    with run_scripted("--for-tests") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.terminate()
+        _, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (0, "")
+
+
 def test_scripted_command_without_option_is_rejected() -> None:
     with run_scripted() as process:
         _, errors = process.communicate(timeout=120)
