@@ -11,11 +11,12 @@ from ..check_catalog import Area
 from ..rules import gemini
 from ..rules.json_values import JsonObject, require
 from ..session import Session
-from . import several_parts
+from .gemini_parts import GEMINI_PARTS
 from .generation import STORY
 from .history import check_each_part, count_filler
 from .sample_schemas import PERSON, check_schema
 from .sample_tools import QUESTION, TIME, WEATHER
+from .sampling import Sampler, add_sampling
 from .several_parts import SeveralParts
 
 GEMINI = Area("gemini", claims=("gemini",), source="https://ai.google.dev/api/generate-content")
@@ -159,7 +160,7 @@ def add_each_part() -> None:
 
         return run
 
-    for kind in several_parts.GEMINI:
+    for kind in GEMINI_PARTS:
         rule = f"Each of several parts reaches the prompt: {kind.noun}."
         GEMINI.add(f"each-{kind.name}", rule, build(kind))
 
@@ -300,3 +301,19 @@ async def embeddings(s: Session) -> None:
             all(abs(x - y) < 1e-3 for x, y in pairs),
             "a vector of the batch differs from that of its text alone",
         )
+
+
+async def send(s: Session, prompt: str, limit: int, fields: JsonObject, feature: str | None) -> str:
+    return join_text(await generate(s, prompt, limit, feature, generationConfig=fields))
+
+
+add_sampling(
+    Sampler(
+        area=GEMINI,
+        send=send,
+        hot=2.0,
+        seed="seed",
+        narrow={"topP": 0.0001, "topK": 1},
+        penalties={"frequencyPenalty": (1.9, -2.0), "presencePenalty": (1.9, -2.0)},
+    )
+)

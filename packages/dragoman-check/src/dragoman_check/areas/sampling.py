@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 from ..check_catalog import Area
 from ..check_exceptions import Skipped
-from ..dialects import CHAT, COMPLETIONS, DIALECTS, Dialect
+from ..dialects import CHAT, DIALECTS, Dialect
 from ..rules.json_values import JsonObject, Violation, require
 from ..session import Session
-from . import gemini, vllm
 from .generation import AREAS, STORY
 
 Send = Callable[[Session, str, int, JsonObject, str | None], Awaitable[str]]
@@ -75,46 +74,18 @@ def build_send(d: Dialect) -> Send:
     return send
 
 
-async def send_gemini(
-    s: Session, prompt: str, limit: int, fields: JsonObject, feature: str | None
-) -> str:
-    return gemini.join_text(
-        await gemini.generate(s, prompt, limit, feature, generationConfig=fields)
-    )
-
-
 OPENAI_PENALTIES = {"frequency_penalty": (2.0, -2.0), "presence_penalty": (2.0, -2.0)}
 NARROW_OF = {"messages": {"top_p": 0.0001, "top_k": 1}, "responses": {"top_p": 0.0001}}
-SAMPLERS = (
-    *(
-        Sampler(
-            area=AREAS[d.name],
-            send=build_send(d),
-            hot=1.0 if d.name == "messages" else 2.0,
-            seed=None if d.name in NARROW_OF else "seed",
-            narrow=NARROW_OF.get(
-                d.name, {"top_p": 0.0001, **({"top_k": 1} if d.is_ollama else {})}
-            ),
-            penalties={} if d.name in NARROW_OF else OPENAI_PENALTIES,
-        )
-        for d in DIALECTS
-    ),
+SAMPLERS = tuple(
     Sampler(
-        area=gemini.GEMINI,
-        send=send_gemini,
-        hot=2.0,
-        seed="seed",
-        narrow={"topP": 0.0001, "topK": 1},
-        penalties={"frequencyPenalty": (1.9, -2.0), "presencePenalty": (1.9, -2.0)},
-    ),
-    Sampler(
-        area=vllm.VLLM,
-        send=build_send(COMPLETIONS),
-        hot=2.0,
-        seed="seed",
-        narrow={"top_k": 1, "min_p": 1.0},
-        penalties={"repetition_penalty": (2.0, 0.5)},
-    ),
+        area=AREAS[d.name],
+        send=build_send(d),
+        hot=1.0 if d.name == "messages" else 2.0,
+        seed=None if d.name in NARROW_OF else "seed",
+        narrow=NARROW_OF.get(d.name, {"top_p": 0.0001, **({"top_k": 1} if d.is_ollama else {})}),
+        penalties={} if d.name in NARROW_OF else OPENAI_PENALTIES,
+    )
+    for d in DIALECTS
 )
 
 
@@ -211,37 +182,41 @@ def bind(run: SamplerCheck, *arguments: object) -> Callable[[Session], Awaitable
     return lambda s: run(s, *arguments)
 
 
-def add_sampling() -> None:
-    for sampler in SAMPLERS:
-        area = sampler.area
-        if area is not vllm.VLLM:
-            area.add(
-                "temperature",
-                "At the highest temperature, repeated requests have different answers.",
-                bind(check_temperature, sampler),
-            )
-            if sampler.seed is not None:
-                area.add(
-                    "seed",
-                    "At the highest temperature, the same seed gives the same answer.",
-                    bind(check_seed, sampler),
-                    level="should",
-                )
-        for name, value in sampler.narrow.items():
-            area.add(
-                f"effect-of-{CAPITAL.sub('-', name).replace('_', '-').lower()}",
-                NARROW.format(name=name),
-                bind(check_narrow, sampler, name, value),
-            )
-        for name, values in sampler.penalties.items():
-            area.add(
-                f"effect-of-{CAPITAL.sub('-', name).replace('_', '-').lower()}",
-                PENALTY.format(name=name),
-                bind(check_penalty, sampler, name, *values),
-            )
+def add_sampling(sampler: Sampler) -> None:
+    """Add the checks of all parameters of an API to its area."""
+    sampler.area.add(
+        "temperature",
+        "At the highest temperature, repeated requests have different answers.",
+        bind(check_temperature, sampler),
+    )
+    if sampler.seed is not None:
+        sampler.area.add(
+            "seed",
+            "At the highest temperature, the same seed gives the same answer.",
+            bind(check_seed, sampler),
+            level="should",
+        )
+    add_effects(sampler)
 
 
-add_sampling()
+def add_effects(sampler: Sampler) -> None:
+    """Add the checks of parameters that narrow the choice, and of penalties."""
+    for name, value in sampler.narrow.items():
+        sampler.area.add(
+            f"effect-of-{CAPITAL.sub('-', name).replace('_', '-').lower()}",
+            NARROW.format(name=name),
+            bind(check_narrow, sampler, name, value),
+        )
+    for name, values in sampler.penalties.items():
+        sampler.area.add(
+            f"effect-of-{CAPITAL.sub('-', name).replace('_', '-').lower()}",
+            PENALTY.format(name=name),
+            bind(check_penalty, sampler, name, *values),
+        )
+
+
+for each in SAMPLERS:
+    add_sampling(each)
 LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh")
 
 

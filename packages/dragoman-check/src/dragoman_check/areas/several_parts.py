@@ -220,32 +220,6 @@ def _build_ollama_turns(arguments: Sequence[str], results: Sequence[object]) -> 
     }
 
 
-def _build_gemini_turns(arguments: Sequence[str], results: Sequence[object]) -> JsonObject:
-    calls = [{"functionCall": {"name": "tool_0", "args": {"value_0": t}}} for t in arguments]
-    answers = [
-        {"functionResponse": {"name": "tool_0", "response": {"output": result}}}
-        for result in results
-    ]
-    return {
-        **_build_declarations([("tool_0", "A tool.", build_schema(("A text.",)))]),
-        "contents": [
-            {"role": "user", "parts": [{"text": QUESTION}]},
-            {"role": "model", "parts": calls},
-            {"role": "user", "parts": answers},
-        ],
-    }
-
-
-def _build_declarations(tools: Sequence[tuple[str, str, JsonObject]]) -> JsonObject:
-    declarations = [
-        {"name": name, "description": description, "parametersJsonSchema": schema}
-        for name, description, schema in tools
-    ]
-    # The last one in a tool of its own: both lists may have several entries.
-    lists = [declarations[:-1], declarations[-1:]] if len(declarations) > 1 else [declarations]
-    return {"tools": [{"functionDeclarations": functions} for functions in lists]}
-
-
 USER = {"messages": [{"role": "user", "content": QUESTION}]}
 CHAT = (
     SeveralParts(name="turn", noun="turn", count=5, build=build_messages),
@@ -423,60 +397,6 @@ COMPLETIONS = (
         build=lambda texts: {"prompt": list(texts)},
         feature="a list of prompts",
     ),
-)
-GEMINI_USER = {"contents": [{"role": "user", "parts": [{"text": QUESTION}]}]}
-GEMINI = (
-    SeveralParts(
-        name="turn",
-        noun="turn",
-        count=5,
-        build=lambda texts: {
-            "contents": [
-                {"role": "model" if role == "assistant" else role, "parts": [{"text": text}]}
-                for role, text in zip(ROLES, texts, strict=True)
-            ]
-        },
-    ),
-    SeveralParts(
-        name="part",
-        noun="part of a turn",
-        count=3,
-        build=lambda texts: {
-            "contents": [{"role": "user", "parts": [{"text": text} for text in texts]}]
-        },
-    ),
-    SeveralParts(
-        name="system-part",
-        noun="part of `systemInstruction`",
-        count=2,
-        build=lambda texts: {
-            **GEMINI_USER,
-            "systemInstruction": {"parts": [{"text": text} for text in texts]},
-        },
-    ),
-    SeveralParts(
-        name="tool",
-        noun="function declaration",
-        count=3,
-        build=lambda texts: {
-            **GEMINI_USER,
-            **_build_declarations(
-                [(f"tool_{i}", t, build_schema(("A text.",))) for i, t in enumerate(texts)]
-            ),
-        },
-        feature="tools",
-    ),
-    SeveralParts(
-        name="tool-parameter",
-        noun="parameter of a function",
-        count=3,
-        build=lambda texts: {
-            **GEMINI_USER,
-            **_build_declarations([("tool_0", "A tool.", build_schema(texts))]),
-        },
-        feature="tools",
-    ),
-    *list_call_parts(_build_gemini_turns),
 )
 OF_DIALECT = {
     "chat": CHAT,

@@ -16,6 +16,7 @@ from ..session import Session
 from ..sse import parse_chunks
 from .generation import STORY
 from .sample_schemas import PERSON, check_schema
+from .sampling import Sampler, add_effects, build_send
 
 VLLM_DOCS = "https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html"
 VLLM = Area("vllm", claims=("vllm",), source=VLLM_DOCS)
@@ -286,3 +287,15 @@ async def generate(s: Session) -> None:
     reply = (await s.request("/inference/v1/generate", body, feature="token ids")).json()
     ids = reply["choices"][0]["token_ids"]
     require(0 < len(ids) <= 5 and all(isinstance(id, int) for id in ids), f"the ids are {ids}")
+
+
+add_effects(
+    Sampler(
+        area=VLLM,
+        send=build_send(COMPLETIONS),
+        hot=2.0,
+        seed="seed",
+        narrow={"top_k": 1, "min_p": 1.0},
+        penalties={"repetition_penalty": (2.0, 0.5)},
+    )
+)
