@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dragoman.core.errors import EngineError
 from dragoman.engines.llamacpp import find_end_tokens, read_metadata
-from dragoman.engines.llamacpp.gguf_metadata import GgufMetadata, Texts, count_parameters
+from dragoman.engines.llamacpp.gguf_metadata import GgufMetadata, Texts, read_metadata_and_size
 
 U32 = 4
 F32 = 6
@@ -59,16 +59,17 @@ def tensor(name: str, *shape: int) -> bytes:
     return text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, 0)
 
 
-def test_count_parameters_sums_all_parts(tmp_path: Path) -> None:
+def test_read_metadata_and_size_sums_all_parts(tmp_path: Path) -> None:
     for number, tensors in ((1, [tensor("a", 3, 4), tensor("b", 5)]), (2, [tensor("c", 2, 2, 2)])):
         head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(ENTRIES))
         write(
             tmp_path / f"m-0000{number}-of-00002.gguf", head + b"".join(ENTRIES) + b"".join(tensors)
         )
-    assert count_parameters(tmp_path / "m-00001-of-00002.gguf") == 12 + 5 + 8
+    metadata, size = read_metadata_and_size(tmp_path / "m-00001-of-00002.gguf")
+    assert (metadata.architecture, size) == ("llama", 12 + 5 + 8)
     cut_off = write(tmp_path / "n.gguf", b"GGUF" + struct.pack("<IQQ", 3, 1, 0))
     with pytest.raises(EngineError, match="truncated or damaged"):
-        count_parameters(cut_off)
+        read_metadata_and_size(cut_off)
 
 
 def test_read_metadata_parses_all_value_types(tmp_path: Path) -> None:

@@ -34,8 +34,9 @@ from dragoman.engines.llamacpp import (
 from dragoman.engines.llamacpp.client import ChunkReceiver, LlamaCppClient, tokenize
 from dragoman.engines.llamacpp.engine import LlamaCppEngine
 from dragoman.engines.llamacpp.load import check_tokenizer
-from dragoman.engines.llamacpp.process import LaunchSettings, LlamaCppProcess
+from dragoman.engines.llamacpp.process import LlamaCppProcess
 from dragoman.engines.llamacpp.wire import CompletionBody
+from dragoman.engines.llamacpp_child import LaunchSettings
 from dragoman.engines.tiny.llama import Llama, read_model
 from dragoman.launch import build_models
 from dragoman.launch.engines.llamacpp.build import build_gguf_tokenizer

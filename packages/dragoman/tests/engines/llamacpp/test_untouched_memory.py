@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.engines.llamacpp.child import return_untouched_memory
-from dragoman.engines.llamacpp.process import CHILD_VARIABLES
+from dragoman.engines.llamacpp_child import CHILD_VARIABLES, return_untouched_memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 

@@ -11,17 +11,18 @@ import mmap
 import re
 import struct
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import overload
+from typing import TypeVar, overload
 
 from msgspec import Struct
 
 from ...core.errors import EngineError
 
 Number = int | float | bool
+T = TypeVar("T")
 
 # Value types of GGUF, with the format of each in Python's `struct`.
 _SCALARS = {
@@ -133,11 +134,31 @@ def read_metadata(path: Path) -> GgufMetadata:
     """Read metadata. Raises EngineError for an invalid GGUF file, or a split model with
     missing files.
     """
+    return _check_metadata(path, _open(path, lambda reader: reader.read()))
+
+
+def read_metadata_and_size(path: Path) -> tuple[GgufMetadata, int]:
+    """Read metadata, and the number of weights in the file, or in all files of a split
+    model. Raises EngineError.
+    """
+
+    def read(reader: _Reader) -> tuple[dict[str, Value], int]:
+        return reader.read(), reader.count_parameters()
+
+    values, size = _open(path, read)
+    metadata = _check_metadata(path, values)
+    return metadata, size + sum(_open(part, read)[1] for part in find_parts(path)[1:])
+
+
+def _open(path: Path, read: Callable[[_Reader], T]) -> T:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            values = _Reader(path, data).read()
+            return read(_Reader(path, data))
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         raise EngineError(f"{path} cannot be read: {error}") from error
+
+
+def _check_metadata(path: Path, values: dict[str, Value]) -> GgufMetadata:
     files = find_parts(path)
     if path != files[0]:
         raise EngineError(f"{path} is a later part of a model; the first is {files[0].name}")
@@ -148,25 +169,6 @@ def read_metadata(path: Path) -> GgufMetadata:
     if not metadata.architecture:
         raise EngineError(f"{path} does not name its architecture (general.architecture)")
     return metadata
-
-
-def count_parameters(path: Path) -> int:
-    """Count the weights in a GGUF file, or in all files of a split model. Raises
-    EngineError.
-    """
-    total = 0
-    for part in find_parts(path):
-        try:
-            with (
-                part.open("rb") as file,
-                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-            ):
-                reader = _Reader(part, data)
-                reader.read()
-                total += reader.count_parameters()
-        except (OSError, ValueError) as error:
-            raise EngineError(f"{part} cannot be read: {error}") from error
-    return total
 
 
 def find_parts(path: Path) -> tuple[Path, ...]:
@@ -242,7 +244,7 @@ class _Reader:
         self._check_size(_LENGTH.size * count)
         begin = self._position
         starts = array("Q")
-        # No call for each string: a vocabulary has up to 262,144, and is read five times
+        # No call for each string: a vocabulary has up to 262,144, and is read three times
         # before a model is loaded.
         data = self._data
         position = begin

@@ -16,6 +16,7 @@ from ...core.errors import EngineError
 from ...core.tokenizer import Tokenizer
 from ..batching import EngineConfig, EngineLimits
 from ..hardware import compute_kv_budget, count_usable_cores
+from ..llamacpp_child import LaunchSettings
 from .client import tokenize
 from .engine import MARGIN_TOKENS, LlamaCppEngine
 from .gguf_metadata import GgufMetadata
@@ -26,7 +27,7 @@ from .gguf_settings import (
     read_pooling_type,
 )
 from .image_prompt import build_prompt_writer
-from .process import LaunchSettings, LlamaCppProcess
+from .process import LlamaCppProcess
 from .server_lifecycle import LlamaCppConnection
 from .token_text import TokenText
 from .vision import ImageToken, LlamaCppVision

@@ -21,6 +21,7 @@ from ...core.errors import EngineError, Overloaded
 from ...core.request_checks import check_ids
 from ...core.tokenizer import Tokenizer
 from ..activations import compute_sigmoid
+from ..llamacpp_child import LaunchSettings
 from ..pooled_outputs import build_embeddings
 from .gguf_metadata import GgufMetadata
 from .gguf_settings import (
@@ -29,7 +30,7 @@ from .gguf_settings import (
     read_pooling_type,
 )
 from .load import KV_TYPES, LlamaCppOptions, choose_threads, start_checked
-from .process import LaunchSettings, LlamaCppProcess
+from .process import LlamaCppProcess
 from .server_lifecycle import LlamaCppConnection
 
 _POOLINGS = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}

@@ -12,58 +12,17 @@ import tempfile
 import threading
 from collections import deque
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 
 import msgspec
-from msgspec import Struct
 
 from ...core.errors import EngineError
+from .. import llamacpp_child
+from ..llamacpp_child import CHILD_VARIABLES, READY, LaunchSettings
 
 log = logging.getLogger(__name__)
 
-READY = "dragoman: ready"
-CHILD_VARIABLES = {"PYTHONMALLOC": "malloc"}
-"""Environment variables of the process. With `malloc`, Python's objects are on the
-heap, and not in the mappings whose zero pages `child.return_untouched_memory` returns.
-"""
-
 _MAX_LOG_LINES = 20
-
-
-class LaunchSettings(Struct, frozen=True):
-    """Settings of the llama.cpp process.
-
-    context: tokens of all sequences together.
-    batch, ubatch: maximum tokens of one logical and one physical batch, as in
-        llama.cpp.
-    unified: all sequences share one KV cache; otherwise each has an equal part.
-    kv_type: type of the cache's numbers, as in ggml.
-    gpu_layers: number of layers on the GPU; -1 is llama.cpp's choice.
-    threads: number of CPU threads; None is llama.cpp's choice.
-    flash_attention: llama.cpp uses it where it can.
-    pooling: llama.cpp's llama_pooling_type for an embedding model; None for a
-        generative one.
-    mmproj: path of the multimodal projector.
-    marker: image placeholder in texts.
-    socket: path of the Unix socket to listen on.
-    key: API key that requests must send.
-    """
-
-    path: str
-    context: int
-    sequences: int
-    batch: int
-    ubatch: int
-    unified: bool = False
-    kv_type: Literal["F16", "BF16", "F32"] = "F16"
-    gpu_layers: int = -1
-    threads: int | None = None
-    flash_attention: bool = False
-    pooling: int | None = None
-    mmproj: str | None = None
-    marker: str = ""
-    socket: str = ""
-    key: str = ""
 
 
 class LlamaCppProcess:
@@ -100,7 +59,7 @@ class LlamaCppProcess:
         self.key = secrets.token_hex(16)
         launch = msgspec.structs.replace(self._launch, socket=self.socket, key=self.key)
         child = self._child = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.child"],
+            [sys.executable, "-m", llamacpp_child.__name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -64,7 +64,7 @@ def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
         return ServedModel(
             name, backend, engine.max_tokens, int(clock.now()), aliases, tokenizer_info=info
         )
-    parts = load_gguf_parts(settings, path)
+    parts = load_gguf_parts(settings, metadata)
     projector = _find_projector(settings, metadata, parts.tokenizer, parts.template)
     loaded = llamacpp.load(
         metadata, parts.tokenizer, build_engine_limits(settings), options, projector=projector
@@ -88,14 +88,10 @@ class GgufParts:
     template: ChatTemplate | None
 
 
-def load_gguf_parts(settings: Settings, path: str) -> GgufParts:
-    """Read a GGUF file's metadata, tokenizer and chat template.
-
-    path: see `build_llamacpp`.
-
-    Raises: EngineError, OSError, ValueError.
+def load_gguf_parts(settings: Settings, metadata: GgufMetadata) -> GgufParts:
+    """Load a GGUF file's tokenizer and chat template. Raises EngineError, OSError,
+    ValueError.
     """
-    metadata = llamacpp.read_metadata(Path(path))
     template = load_configured_template(settings)
     embedded = metadata.get_text("tokenizer.chat_template")
     if template is None and embedded is not None:
@@ -148,7 +144,7 @@ def build_gguf_front_end(
     return build_gguf_model(
         settings,
         clock,
-        load_gguf_parts(settings, str(path)),
+        load_gguf_parts(settings, llamacpp.read_metadata(path)),
         client,
         max_model_len=client.max_model_len,
         cache=front_end.cache,

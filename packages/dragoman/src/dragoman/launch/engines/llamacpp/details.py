@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ....core.errors import EngineError
-from ....engines.llamacpp.gguf_metadata import count_parameters, find_parts, read_metadata
+from ....engines.llamacpp.gguf_metadata import find_parts, read_metadata_and_size
 from ....engines.llamacpp.gguf_settings import compute_bytes_per_token
 from ....hub import RepositoryFile, find_gguf_models
 from ....pipeline.served_model import ModelDetails
@@ -46,8 +46,7 @@ def read_gguf_details(path: Path) -> ModelDetails:
     named = models[0].quantization if models else ""
     details = ModelDetails(source=str(path), format="gguf", quantization=named or None, size=size)
     try:
-        metadata = read_metadata(path)
-        parameters = count_parameters(path)
+        metadata, parameters = read_metadata_and_size(path)
     except EngineError:
         return details
     return replace(

@@ -1,9 +1,12 @@
-"""The llama.cpp process: `python -m dragoman.engines.llamacpp.child`, with its settings
+"""The llama.cpp process: `python -m dragoman.engines.llamacpp_child`, with its settings
 as JSON on standard input.
 
 It is a separate process because llama.cpp aborts its process on internal errors. It
 runs while its standard input is open, and prints one line when the model is loaded.
 Requests arrive at a Unix socket.
+
+It imports little, because a start waits for it: not the package of the engine, nor
+numpy.
 """
 
 from __future__ import annotations
@@ -16,13 +19,16 @@ import re
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
+from msgspec import Struct
 
-from .process import READY, LaunchSettings
+READY = "dragoman: ready"
+CHILD_VARIABLES = {"PYTHONMALLOC": "malloc"}
+"""Environment variables of the process. With `malloc`, Python's objects are on the
+heap, and not in the mappings whose zero pages `return_untouched_memory` returns.
+"""
 
 _MIN_MAPPING_BYTES = 16 << 20
 """Smaller mappings are heaps and stacks, which other threads write at any time."""
@@ -31,6 +37,43 @@ _CHUNK_BYTES = 1 << 20
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ 00:00 0 *$", re.MULTILINE)
 _MAPS = Path("/proc/self/maps")
 _MEMORY = Path("/proc/self/mem")
+_ZEROS = bytes(_CHUNK_BYTES)
+
+
+class LaunchSettings(Struct, frozen=True):
+    """Settings of the llama.cpp process.
+
+    context: tokens of all sequences together.
+    batch, ubatch: maximum tokens of one logical and one physical batch, as in
+        llama.cpp.
+    unified: all sequences share one KV cache; otherwise each has an equal part.
+    kv_type: type of the cache's numbers, as in ggml.
+    gpu_layers: number of layers on the GPU; -1 is llama.cpp's choice.
+    threads: number of CPU threads; None is llama.cpp's choice.
+    flash_attention: llama.cpp uses it where it can.
+    pooling: llama.cpp's llama_pooling_type for an embedding model; None for a
+        generative one.
+    mmproj: path of the multimodal projector.
+    marker: image placeholder in texts.
+    socket: path of the Unix socket to listen on.
+    key: API key that requests must send.
+    """
+
+    path: str
+    context: int
+    sequences: int
+    batch: int
+    ubatch: int
+    unified: bool = False
+    kv_type: Literal["F16", "BF16", "F32"] = "F16"
+    gpu_layers: int = -1
+    threads: int | None = None
+    flash_attention: bool = False
+    pooling: int | None = None
+    mmproj: str | None = None
+    marker: str = ""
+    socket: str = ""
+    key: str = ""
 
 
 def return_untouched_memory() -> int:
@@ -52,6 +95,9 @@ def return_untouched_memory() -> int:
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     advise.restype = ctypes.c_int
     returned = 0
+    # Read into one buffer: new memory for each chunk would take as long as the reading.
+    buffer = bytearray(_CHUNK_BYTES)
+    view = memoryview(buffer)
     with contextlib.suppress(OSError), _MEMORY.open("rb", buffering=0) as memory:
         for mapping in _MAPPING.finditer(_MAPS.read_text()):
             begin = int(mapping[1], 16)
@@ -63,13 +109,12 @@ def return_untouched_memory() -> int:
                 try:
                     # Read from the file: a mapping that has ended is an OSError here,
                     # not a crash of the process.
-                    content = os.pread(memory.fileno(), size, address)
+                    n_read = os.preadv(memory.fileno(), [view[:size]], address)
                 except OSError:
                     continue
-                words: NDArray[np.uint64] = np.frombuffer(content, np.uint64)
                 if (
-                    len(content) == size
-                    and not words.any()
+                    n_read == size
+                    and buffer.startswith(_ZEROS[:size])
                     and advise(address, size, mmap.MADV_DONTNEED) == 0
                 ):
                     returned += size
