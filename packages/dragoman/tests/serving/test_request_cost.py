@@ -47,12 +47,12 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 BOUNDS = {
-    "chat": 735,
-    "streamed chat": 745,
-    "messages": 740,
-    "responses": 1375,
-    "chat of 12 tokens": 1145,
-    "chat with a tool": 905,
+    "chat": 610,
+    "streamed chat": 628,
+    "messages": 671,
+    "responses": 1310,
+    "chat of 12 tokens": 1022,
+    "chat with a tool": 758,
 }
 
 

@@ -85,12 +85,10 @@ async def admit(
             jobs.append(job)
             runs.append(_build_runs(model, job))
             warnings |= dict.fromkeys(job_warnings)
-        batches = merge_prompts(
-            [
-                _build_stream(model, *prompt)
-                for prompt in zip(runs, requests, request_metrics, strict=True)
-            ]
-        )
+        streams: list[BatchStream] = []
+        for prompt in zip(runs, requests, request_metrics, strict=True):
+            streams.append(_build_stream(model, *prompt))
+        batches = streams[0] if len(streams) == 1 else merge_prompts(streams)
         batches.timeout = terms.timeout
         if model.usage_guard is not None:
             batches.add_stage(Lease(model.usage_guard))
@@ -136,7 +134,11 @@ def _build_stream(
     metrics: RequestMetrics | None,
 ) -> BatchStream:
     """Build the stream of one prompt."""
-    stream = merge_choices([BatchStream(_build_source(model, run)) for run in runs])
+    stream = (
+        BatchStream(_build_source(model, runs[0]))
+        if len(runs) == 1
+        else merge_choices([BatchStream(_build_source(model, run)) for run in runs])
+    )
     if metrics is not None:
         carries_tokens = isinstance(model.backend, TokenBackend)
         metrics.counts = RunCounts(runs, events_carry_tokens=carries_tokens)

@@ -127,6 +127,8 @@ def check_request(
         requested_names.update(_find_prompt_parameters(request, terms))
     # The pipeline's parameters never reach the engine, so it need not support them.
     ignored_names = requested_names - capabilities.parameters - _PIPELINE_PARAMETERS
+    if not ignored_names:
+        return warnings
     ignored_names -= {
         name
         for name in ignored_names & _OFF.keys()

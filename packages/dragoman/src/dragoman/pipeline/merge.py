@@ -29,8 +29,6 @@ def merge_prompts(prompts: Sequence[BatchStream]) -> BatchStream:
 
     `Started` is sent once all prompts have started.
     """
-    if len(prompts) == 1:
-        return prompts[0]
     return BatchStream(_merge_concurrently(prompts, len(prompts)))
 
 
@@ -38,8 +36,6 @@ def merge_choices(choices: Sequence[BatchStream]) -> BatchStream:
     """Merge the choices of one prompt, each of which has its own stream. Usage counts
     the prompt once per choice.
     """
-    if len(choices) == 1:
-        return choices[0]
     return BatchStream(_merge_concurrently(choices, n_prompts=1))
 
 

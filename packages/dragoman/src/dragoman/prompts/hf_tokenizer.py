@@ -161,8 +161,11 @@ class HfTokenizer:
         for token in added_tokens:
             byte_table[token.id] = token.content.encode()
         self._byte_table = tuple(byte_table)
-        self._max_token_bytes = max(map(len, self._byte_table), default=1)
-        self._control_ids = frozenset(token.id for token in control_tokens)
+        self.vocab_size = len(byte_table)
+        """The highest id plus one."""
+        self.longest_token = max(map(len, self._byte_table), default=1)
+        self.control_ids = frozenset(token.id for token in control_tokens)
+        """Ids of the control tokens."""
         self.control_tokens = ControlTokens(token.content for token in control_tokens)
         # Detect the wrapping by encoding two short texts: ids that belong to neither
         # are special.
@@ -180,17 +183,8 @@ class HfTokenizer:
         )
 
     @property
-    def vocab_size(self) -> int:
-        """The highest id plus one."""
-        return len(self._byte_table)
-
-    @property
     def special_tokens(self) -> Mapping[str, int]:
         return self._special_tokens
-
-    @property
-    def longest_token(self) -> int:
-        return self._max_token_bytes
 
     @cached_property
     def _scanner(self) -> tuple[tokenizers.Tokenizer, tuple[int, ...]]:
@@ -211,11 +205,6 @@ class HfTokenizer:
         """
         tokenizer = self._full_tokenizer if special else self._plain_tokenizer
         return _encode(tokenizer, text, add_special_tokens).ids
-
-    @property
-    def control_ids(self) -> frozenset[int]:
-        """Ids of the control tokens."""
-        return self._control_ids
 
     def encode_broken(
         self,

@@ -65,7 +65,12 @@ def build_responder(
         has_place=not stream or content_type == EVENT_STREAM,
         is_wanted=http.wants_warnings_in_body,
     )
-    known = render((), headers)
+    # Most responses have no warnings.
+    known = (
+        render((), headers)
+        if render.known or render.unread_query
+        else RenderedWarnings(headers, b"")
+    )
     return GenerationResponder(
         admitted.run.batches,
         writer,

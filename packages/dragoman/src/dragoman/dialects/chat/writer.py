@@ -257,6 +257,8 @@ class ChatWriter(ChunkWriter):
 
     def render_full(self, reply: Reply) -> bytes:
         options = self._options
+        # Nearly all clients want none of these.
+        has_token_fields = self._is_vllm or self._wants_prompt
         choices = list[bytes]()
         for i, choice in enumerate(reply.choices):
             message = render_message(
@@ -265,27 +267,28 @@ class ChatWriter(ChunkWriter):
             logprobs = b"null"
             if options.logprobs is not None:
                 logprobs = self._render_logprobs(self._list_scored(choice), is_complete=True)
-            reason = self._render_reason(choice.reason, choice.has_tool_calls) + self._render_stop(
-                choice.stop
-            )
-            ids = self._render_token_ids(
-                choice.tokens if options.token_ids else ()
-            ) + self._render_weights(choice)
+            reason = self._render_reason(choice.reason, choice.has_tool_calls)
+            ids = b""
+            if has_token_fields:
+                reason += self._render_stop(choice.stop)
+                ids = self._render_token_ids(choice.tokens if options.token_ids else ())
+            if options.weight_versions:
+                ids += self._render_weights(choice)
             choices.append(
                 b'{"index":%d,"message":%s,"logprobs":%s,"finish_reason":%s%s}'
                 % (i, message, logprobs, reason, ids)
             )
         prompt = reply.prompts[0] if reply.prompts else None
-        extra = self._render_prompt_fields(prompt)
+        extra = self._render_prompt_fields(prompt) if has_token_fields else b""
         if options.prompt_logprobs is not None and prompt is not None:
             extra += b',"prompt_logprobs":' + render_prompt_logprobs(
                 prompt, options.prompt_logprobs
             )
         elif self._is_vllm:
             extra += b',"prompt_logprobs":null'
-        extra += render_kv_transfer(reply.kv_transfer_params, options.profile) + render_metrics(
-            reply.usage, reply.timings
-        )
+        extra += render_kv_transfer(reply.kv_transfer_params, options.profile)
+        if reply.timings is not None:
+            extra += render_metrics(reply.usage, reply.timings)
         return self._envelope.render_object(b",".join(choices), reply.usage, extra)
 
     def _render_event(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
