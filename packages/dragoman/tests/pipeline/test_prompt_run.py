@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
@@ -107,6 +108,20 @@ class CollectingSink:
 
     async def send(self, chunk: bytes) -> None:
         self.sent.append(self.batches[-1])
+
+
+async def test_run_releases_job_when_engine_has_it(tiny: ServedModel) -> None:
+    assert isinstance(tiny.backend, TokenBackend)
+    model = replace(tiny, backend=replace(tiny.backend, engine=SteppedEngine()))
+    request = GenerateRequest(model.name, build_conversation("Hello"))
+    run = await admit(model, [request], build_terms())
+    (job,) = run.jobs
+    references = sys.getrefcount(job)
+    response = asyncio.ensure_future(run.batches.deliver(CollectingSink(), can_write=True))
+    await asyncio.sleep(0)
+    assert sys.getrefcount(job) == references - 1
+    response.cancel()
+    await asyncio.gather(response, return_exceptions=True)
 
 
 async def test_ready_sink_gets_batches_in_delivery(tiny: ServedModel) -> None:

@@ -8,10 +8,11 @@ and formats take the same path as those of a real model.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
 import msgspec
@@ -126,6 +127,10 @@ class ReplyOptions(Struct, frozen=True):
     directives: bool = False
 
 
+# One for all replies: msgspec would build a dict for each.
+_NO_WAITS: Mapping[int, float] = MappingProxyType({})
+
+
 class PlannedReply(Struct, frozen=True):
     """A reply with its timing and its end.
 
@@ -136,11 +141,17 @@ class PlannedReply(Struct, frozen=True):
     """
 
     tokens: ReplyTokens
-    waits: Mapping[int, float] = {}
+    waits: Mapping[int, float] = _NO_WAITS
     pace: float = 0.0
     reason: FinishReason = FinishReason.STOP
     fails_at: int | None = None
     error: str = ""
+
+
+def _find_last(ids: Sequence[int], id: int) -> int:
+    """Find the last place of an id; -1 if there is none."""
+    # Without a loop in Python: most prompts have neither delimiter.
+    return len(ids) - 1 - ids[::-1].index(id) if id in ids else -1
 
 
 class ReplyGenerator:
@@ -370,13 +381,7 @@ class ReplyGenerator:
             text = self._lexicon.tokenizer.decode(tail)
             return text.rfind(syntax.begin), text.rfind(syntax.end)
         begin_id, end_id = self._reasoning_ids
-        begins_at = ends_at = -1
-        for place, id in enumerate(tail):
-            if id == begin_id:
-                begins_at = place
-            elif id == end_id:
-                ends_at = place
-        return begins_at, ends_at
+        return _find_last(tail, begin_id), _find_last(tail, end_id)
 
     def _is_reasoning_requested(self, request: TokenRequest) -> bool | None:
         """Whether the reply must reason: True if requested or opened by the template,

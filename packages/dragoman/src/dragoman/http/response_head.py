@@ -11,6 +11,9 @@ from msgspec import Struct
 # Header lines: a token, and a value without control characters (RFC 9110, 5.1 and 5.5).
 _HEADER_BLOCK = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*\r\n)*")
 
+# Fields of the connection and the framing. Transfer-Encoding is dropped: the server
+# chooses the framing.
+_FRAMING_FIELDS = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 # Final statuses only: an application may not send an interim response (1xx).
 _STATUS_LINES: Mapping[int, bytes] = {
@@ -134,7 +137,9 @@ def build_response_head(
     length: int | None = None
     for raw_name, value in fields:
         name = raw_name.lower()
-        if name == b"connection":
+        if name not in _FRAMING_FIELDS:
+            lines.append(b"%b: %b\r\n" % (name, value))
+        elif name == b"connection":
             keeps_alive = keeps_alive and b"close" not in value.lower().replace(b" ", b"").split(
                 b","
             )
@@ -144,9 +149,6 @@ def build_response_head(
                     "A response's Content-Length is not a number, or occurs more than once"
                 )
             length = int(value)
-            lines.append(b"%b: %b\r\n" % (name, value))
-        elif name != b"transfer-encoding":
-            # Transfer-Encoding is dropped: the server chooses the framing.
             lines.append(b"%b: %b\r\n" % (name, value))
     block = b"".join(lines)
     # The lines are counted too: a value with a line break could form two valid lines

@@ -52,6 +52,7 @@ class TokenRun:
     """
 
     __slots__ = (
+        "_applied_edits",
         "_cached_tokens",
         "_choices",
         "_choices_by_id",
@@ -74,6 +75,7 @@ class TokenRun:
 
     def __init__(self, job: TokenJob) -> None:
         self._job: TokenJob | None = job
+        self._applied_edits = job.applied_edits
         self._engine = job.engine
         self._eos = job.eos
         self.queue_ticket = job.queue_ticket
@@ -131,6 +133,10 @@ class TokenRun:
         except QueueFull:
             self.queue_was_full = True
             raise
+        if not job.returns_prompt:
+            # Many requests of a burst wait in the engine's queue, which has what it
+            # needs: the prompt and the request take 2 KB of each.
+            self._job = None
 
     def abort(self) -> None:
         """Abort the sequences that have not finished."""
@@ -252,7 +258,7 @@ class TokenRun:
             self._prompt_tokens,
             self._cached_tokens,
             len(self._choices),
-            edited=() if self._job is None else self._job.applied_edits,
+            edited=self._applied_edits,
             written_tokens=self._written_tokens,
             elapsed=elapsed,
             ends_empty=ends_empty,
