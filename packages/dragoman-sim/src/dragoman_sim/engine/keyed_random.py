@@ -5,20 +5,19 @@ machine.
 from __future__ import annotations
 
 from hashlib import blake2b
+from struct import Struct
 
-_NUMBERS_PER_BLOCK = 8
+_BLOCK = Struct("<8Q")
+"""The numbers that are drawn at once."""
 
 
-_BYTES_PER_NUMBER = 8
-
-
-_SCALE = 2.0**-64
+_SCALE = 2.0**-53
 
 
 class KeyedRandom:
     """A pseudorandom generator. Equal keys draw equal numbers."""
 
-    __slots__ = ("_buffer", "_count", "_key")
+    __slots__ = ("_count", "_key", "_numbers")
 
     def __init__(self, *key: str | bytes | int) -> None:
         parts: list[bytes] = []
@@ -30,20 +29,18 @@ class KeyedRandom:
             parts += len(encoded).to_bytes(8, "little"), encoded
         self._key = blake2b(b"".join(parts), digest_size=16).digest()
         self._count = 0
-        self._buffer = b""
+        # The drawn numbers of 64 bits, the next one last.
+        self._numbers: list[int] = []
 
     def random(self) -> float:
         """Draw a number that is at least 0 and less than 1."""
-        if not self._buffer:
+        if not self._numbers:
             block = self._count.to_bytes(8, "little")
-            self._buffer = blake2b(
-                block, digest_size=_NUMBERS_PER_BLOCK * _BYTES_PER_NUMBER, key=self._key
-            ).digest()
+            digest = blake2b(block, digest_size=_BLOCK.size, key=self._key).digest()
+            self._numbers.extend(reversed(_BLOCK.unpack(digest)))
             self._count += 1
-        value = self._buffer[:_BYTES_PER_NUMBER]
-        self._buffer = self._buffer[_BYTES_PER_NUMBER:]
         # The upper 53 bits, so that the result is never rounded up to 1.
-        return (int.from_bytes(value, "little") >> 11) * (_SCALE * 2048)
+        return (self._numbers.pop() >> 11) * _SCALE
 
     def randbelow(self, count: int) -> int:
         """Draw an integer from 0 to count - 1."""

@@ -468,6 +468,11 @@ class RequestQueue:
         """Return the requests that must leave so that one of this owner can wait.
         Raises Overloaded if too few may.
         """
+        # Nearly always there is room, whatever the number of free slots.
+        if self._n_pending < self._max_requests and (
+            not self.waiting_tokens or self.waiting_tokens + tokens <= self._max_tokens
+        ):
+            return []
         # Pending requests wait, or are about to start in a free slot. If the slots are
         # unknown, every request is pending for a moment.
         n_free = 0 if self._slots is None else max(0, self._slots - self._n_running)
