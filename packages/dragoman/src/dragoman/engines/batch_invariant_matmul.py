@@ -20,6 +20,9 @@ ROWS = 8
 CANDIDATES = (512, 128, 32, 8, 4, 2, 1)
 """Block sizes to try, in rows."""
 
+_LIMITS = (32, 128)
+"""Limits of the blocks that are tried, by the rows of the largest batch so far."""
+
 
 _MAX_ANY_COUNT = 128
 """Up to so many rows, a call may have any number of them that is a multiple of the unit;
@@ -59,20 +62,22 @@ def multiply(rows: Floats, matrix: Floats, block: int) -> Floats:
 
 class BlockSizes:
     """Block sizes for row-independent products, found by trial. Every shape is tried
-    once.
+    once for each limit.
     """
 
     def __init__(self) -> None:
         self._sizes: dict[tuple[int, ...], int] = {}
 
-    def find_block_size(self, matrix: Floats, unit: int) -> int:
+    def find_block_size(self, matrix: Floats, unit: int, limit: int = CANDIDATES[0]) -> int:
         """Find the block size for matrices of this shape and layout, and row counts
         that are multiples of unit.
+
+        limit: see `find_largest_block`.
         """
-        key = (*matrix.shape, *matrix.strides, unit)
+        key = (*matrix.shape, *matrix.strides, unit, limit)
         if key not in self._sizes:
             self._sizes[key] = find_largest_block(
-                lambda rows: rows @ matrix, matrix.shape[0], matrix.shape[1], unit
+                lambda rows: rows @ matrix, matrix.shape[0], matrix.shape[1], unit, limit
             )
         return self._sizes[key]
 
@@ -96,9 +101,18 @@ class Linear:
         # of their own.
         self._weight = np.ascontiguousarray(weight)
         self._bias = bias
-        self._block = block_sizes.find_block_size(self._weight, ROWS)
+        self._block_sizes = block_sizes
+        self._limit = 0
+        self._block = 0
 
     def __call__(self, rows: Floats) -> Floats:
+        count = rows.shape[-2]
+        if count > self._limit < CANDIDATES[0]:
+            # Trials of large blocks take most of the time to load a small model, and
+            # short prompts need none. A block of any limit gives the same bits.
+            limit = next((limit for limit in _LIMITS if count <= limit), CANDIDATES[0])
+            self._block = self._block_sizes.find_block_size(self._weight, ROWS, limit)
+            self._limit = limit
         product = multiply(rows, self._weight, self._block)
         if self._bias is not None:
             product += self._bias
@@ -106,7 +120,11 @@ class Linear:
 
 
 def find_largest_block(
-    product: Callable[[Floats], Floats], inner: int, outer: int, unit: int
+    product: Callable[[Floats], Floats],
+    inner: int,
+    outer: int,
+    unit: int,
+    limit: int = CANDIDATES[0],
 ) -> int:
     """Find the largest candidate for which `product` computes all rows alike in every
     call that `multiply` may make.
@@ -114,10 +132,11 @@ def find_largest_block(
     product: maps rows of `inner` numbers to `outer` numbers, by a fixed matrix. It is
         tried on equal rows, which must give equal results: a different order of
         summation shows in some of the columns.
+    limit: the largest candidate to try.
     """
     # A fixed seed, so that every start finds the same block and computes the same bits.
     row: Floats = np.random.default_rng(0).standard_normal((1, inner), np.float32)
-    for block in CANDIDATES[:-1]:
+    for block in CANDIDATES[CANDIDATES.index(limit) : -1]:
         counts = [*range(unit, min(block, _MAX_ANY_COUNT) + 1, unit), block]
         if block > unit and sum(counts) * inner * outer > _MAX_TRIAL_WORK:
             continue

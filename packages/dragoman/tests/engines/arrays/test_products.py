@@ -12,6 +12,7 @@ from dragoman.engines.activations import compute_gelu, compute_sigmoid
 from dragoman.engines.batch_invariant_matmul import (
     CANDIDATES,
     BlockSizes,
+    Linear,
     find_largest_block,
     multiply,
 )
@@ -90,3 +91,30 @@ def test_compute_gelu_matches_error_function() -> None:
 def test_compute_sigmoid_avoids_overflow_and_underflow():
     assert [compute_sigmoid(number) for number in (-800.0, 0.0, 800.0)] == [0, 0.5, 1]
     assert 0 < compute_sigmoid(-41.0) < compute_sigmoid(-40.0) < 1e-17
+
+
+class CountingBlockSizes(BlockSizes):
+    """Records the limits of the trials."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits: list[int] = []
+
+    def find_block_size(self, matrix: Floats, unit: int, limit: int = CANDIDATES[0]) -> int:
+        self.limits.append(limit)
+        return super().find_block_size(matrix, unit, limit)
+
+
+def test_linear_tries_large_blocks_for_large_batches_only() -> None:
+    sizes = CountingBlockSizes()
+    linear = Linear(RNG.standard_normal((128, 256), np.float32), sizes)
+    assert sizes.limits == []
+    rows = RNG.standard_normal((160, 128), np.float32)
+    few = [linear(rows[:count]) for count in (8, 32, 16)]
+    assert sizes.limits == [32]
+    together = linear(rows)
+    linear(rows[:8])
+    linear(rows)
+    assert sizes.limits == [32, CANDIDATES[0]]
+    for product in few:
+        assert np.array_equal(product, together[: len(product)])
