@@ -11,7 +11,7 @@ from typing import Any
 
 import jinja2
 import msgspec
-from jinja2 import meta, nodes
+from jinja2 import nodes
 from msgspec import Struct
 
 from ..core.errors import RequestError
@@ -115,9 +115,8 @@ def compile_source(source: str) -> CompiledSource:
         # from the template as it was written.
         tree = sandbox.parse(source)
         hooked_tree = sandbox.parse_with_hooks(source)
-        variables = meta.find_undeclared_variables(hooked_tree)
         marks_generation = insert_generation_mark(hooked_tree)
-        code = sandbox.compile(hooked_tree)
+        code, names = sandbox.compile_tree(hooked_tree)
     except jinja2.TemplateError as error:
         raise RequestError(
             f"The chat template does not compile: {error}", param="chat_template"
@@ -126,7 +125,8 @@ def compile_source(source: str) -> CompiledSource:
         raise RequestError(
             "The chat template is nested too deeply.", param="chat_template"
         ) from error
-    return CompiledSource(sandbox, code, tree, frozenset(variables), marks_generation)
+    variables = names - {GENERATION_MARK} if marks_generation else names
+    return CompiledSource(sandbox, code, tree, variables, marks_generation)
 
 
 class ChatTemplate:

@@ -21,6 +21,7 @@ from jinja2 import nodes, pass_environment
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.filters import do_indent, do_wordwrap
+from jinja2.idtracking import VAR_LOAD_RESOLVE
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -218,7 +219,13 @@ class Budget:
 class _HookCodeGenerator(CodeGenerator):
     """Calls hooks directly: Jinja's sandbox would check for each call whether it is
     safe.
+
+    undefined_names: the names that the template reads and does not define.
     """
+
+    def __init__(self, environment: Sandbox) -> None:
+        super().__init__(environment, None, None, optimized=environment.optimized)
+        self.undefined_names: set[str] = set()
 
     def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:
         # Only `HookInserter` makes these nodes: no template source can name an
@@ -232,13 +239,20 @@ class _HookCodeGenerator(CodeGenerator):
             self.visit(argument, frame)
         self.write(")")
 
+    def enter_frame(self, frame: Frame) -> None:
+        super().enter_frame(frame)
+        # As `jinja2.meta` finds them, which generates the whole code a second time.
+        self.undefined_names |= {
+            name
+            for action, name in frame.symbols.loads.values()
+            if action == VAR_LOAD_RESOLVE and name and name not in self.environment.globals
+        }
+
 
 class Sandbox(ImmutableSandboxedEnvironment):
     """Jinja with the settings of transformers. `budget` belongs to one rendering, see
     `build_template`.
     """
-
-    code_generator_class = _HookCodeGenerator
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
     budget: Budget
@@ -266,6 +280,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
         code generator folds constants.
         """
         return HookInserter(self).visit(self.parse(source))
+
+    def compile_tree(self, tree: nodes.Template) -> tuple[CodeType, frozenset[str]]:
+        """Compile a tree with hooks; return also the names that it reads and does not
+        define.
+        """
+        generator = _HookCodeGenerator(self)
+        generator.visit(tree)
+        source = generator.stream.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+        return self._compile(source, "<template>"), frozenset(generator.undefined_names)
 
     def build_template(self, code: CodeType) -> SandboxedTemplate:
         """Build a template with its own environment, for one rendering at a time."""
