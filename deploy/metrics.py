@@ -25,12 +25,12 @@ from dragoman.pipeline.served_model import RequestQueues
 from dragoman.serving.engine_metrics import EngineCollector
 from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.key_metrics import KeyMetrics
-from dragoman.serving.merged_metrics import build_registry
-from dragoman.serving.routes.metrics import (
+from dragoman.serving.metrics_registry import (
     BuildCollector,
     HttpCollector,
     KeyCollector,
     ModelCollector,
+    build_registry,
 )
 from dragoman.tenants.shared_counters import SharedCounters
 from dragoman.tenants.sqlite_limits import SqliteLimits

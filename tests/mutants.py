@@ -1982,9 +1982,9 @@ MUTANTS = (
     ),
     Mutant(
         "Prometheus gets other metric names than the dashboard uses",
-        "packages/dragoman/src/dragoman/serving/routes/metrics.py",
-        '            options["escaping"] = ALLOWUTF8',
-        "            pass",
+        "packages/dragoman/src/dragoman/serving/metrics_registry.py",
+        '        options["escaping"] = ALLOWUTF8',
+        "        pass",
         ("packages/dragoman/tests/serving/test_metrics.py",),
     ),
     Mutant(

@@ -6,7 +6,6 @@ import base64
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from urllib.parse import unquote, urlsplit
-from urllib.request import getproxies
 
 from msgspec import Struct
 
@@ -42,7 +41,7 @@ class ProxyRules:
     """
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
-        variables = getproxies() if settings is None else settings
+        variables = _read_environment() if settings is None else settings
         self._proxies: dict[str, Proxy] = {}
         for scheme in ("http", "https", "all"):
             text = variables.get(scheme)
@@ -72,6 +71,13 @@ class ProxyRules:
         if proxy is None or any(_matches(entry, url) for entry in self._exceptions):
             return None
         return proxy
+
+
+def _read_environment() -> Mapping[str, str]:
+    # Imports `http.client` and `email`, for which no server at its start has another use.
+    from urllib.request import getproxies  # noqa: PLC0415
+
+    return getproxies()
 
 
 def _matches(entry: str, url: Url) -> bool:

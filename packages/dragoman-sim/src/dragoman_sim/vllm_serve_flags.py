@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 from msgspec import Struct
 
-_FILE = "vllm-serve-flags.txt"
+_FILE = Path(__file__).with_name("vllm-serve-flags.txt")
 
 _REMOVED = """\
 --block-allocator
@@ -95,7 +95,7 @@ def _read_flags(text: str) -> Iterator[ServeFlag]:
 @cache
 def load_serve_flags() -> tuple[ServeFlag, ...]:
     """Load the options of the simulated version."""
-    return tuple(_read_flags((files("dragoman_sim") / _FILE).read_text(encoding="utf-8")))
+    return tuple(_read_flags(_FILE.read_text(encoding="utf-8")))
 
 
 @cache

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx2
 import pytest
 from click import Context, Option
 from click.testing import CliRunner, Result
@@ -265,9 +267,19 @@ OTHERS = [
     "zmq",
     "llguidance",
     "importlib.metadata",
+    "importlib.resources",
     "jsonschema_rs",
     "tomllib",
+    "urllib.request",
+    "prometheus_client",
+    "python_multipart",
+    "starlette.formparsers",
+    "starlette.routing",
+    "dragoman_http",
+    "dragoman.hub.hub_client",
     "dragoman.recording",
+    "dragoman.serving.media_fetcher",
+    "dragoman.tools.mcp_servers",
     "dragoman.ray",
     "dragoman.testing",
     *(f"dragoman.commands.{name}" for name in ("chat", "keys", "launch", "record", "run", "store")),
@@ -276,18 +288,29 @@ OTHERS = [
 ]
 OTHER_ENGINES = [
     f"dragoman.engines.{name}"
-    for name in ("upstream", "transformers", "mlx", "encoder_engine", "tiny", "remote")
+    for name in ("upstream", "transformers", "mlx", "encoder_engine", "remote")
 ]
 
 
 @pytest.mark.parametrize(
     ("model", "further"),
     [
-        ("sim", ["dragoman.engines.scripted"]),
-        ("scripted", ["dragoman_sim.engine.engine", "numpy", "jinja2", "yaml"]),
+        ("tiny", ["dragoman_sim.engine.engine", "dragoman.engines.scripted", "fractions", "yaml"]),
+        ("sim", ["dragoman.engines.scripted", "dragoman.engines.tiny"]),
+        (
+            "scripted",
+            [
+                "dragoman_sim.engine.engine",
+                "dragoman.engines.tiny",
+                "fractions",
+                "jinja2",
+                "numpy",
+                "yaml",
+            ],
+        ),
     ],
 )
-def test_serve_imports_only_its_engine_and_exits_cleanly(
+def test_serve_answers_with_its_engine_alone_and_exits_cleanly(
     tmp_path: Path, model: str, further: list[str]
 ):
     names = [*OTHERS, *OTHER_ENGINES, *further]
@@ -298,11 +321,18 @@ def test_serve_imports_only_its_engine_and_exits_cleanly(
         f"finally:\n    print([name for name in {names} if name in sys.modules], "
         f"file=sys.stderr)"
     )
-    command = [sys.executable, "-c", code, "serve", model, "--port", "0", "--store", "none"]
+    options = ["--port", "0", "--store", "none", "--log-level", "error", "--no-access-log"]
+    command = [sys.executable, "-c", code, "serve", model, *options]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path) as server:
         assert server.stdout is not None
-        assert server.stdout.readline().startswith("Serving ")
+        greeting = server.stdout.readline()
+        assert greeting.startswith("Serving ")
+        address = re.search(r"http://\S+:\d+", greeting)
+        assert address is not None
+        question = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+        answer = httpx2.post(f"{address[0]}/v1/chat/completions", json=question, timeout=60)
+        assert answer.status_code == 200
         server.terminate()
         try:
             _, output = server.communicate(timeout=60)

@@ -22,7 +22,8 @@ from dragoman.hub import (
     parse_reference,
     translate_errors,
 )
-from dragoman.hub.hub_client import MAX_METADATA_BYTES, HubClient
+from dragoman.hub.file_selection import MAX_METADATA_BYTES
+from dragoman.hub.hub_client import HubClient
 from dragoman.launch.hub_models import prepare_pull
 from dragoman.launch.hub_reference import find_reference
 from dragoman.settings import Settings

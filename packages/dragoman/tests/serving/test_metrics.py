@@ -15,7 +15,7 @@ from dragoman.pipeline.model_lifecycle import ModelSpec
 from dragoman.pipeline.model_registry import Models
 from dragoman.pipeline.request_metrics import ModelMetrics
 from dragoman.pipeline.served_model import ServedModel
-from dragoman.serving.routes.metrics import ModelCollector
+from dragoman.serving.metrics_registry import ModelCollector
 
 from .harness import ServerHarness, build_server, load_tiny_tokenizer
 

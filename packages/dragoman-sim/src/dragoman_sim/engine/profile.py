@@ -6,7 +6,6 @@ Profiles that ship with the package are named after hardware and model.
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 
 import msgspec
@@ -19,7 +18,7 @@ from .scheduler_config import SimulatedSchedulerConfig
 from .speculative_decoding import check_acceptance_rates
 
 SUFFIX = ".yaml"
-PROFILES_DIR = files("dragoman_sim.engine") / "profiles"
+PROFILES_DIR = Path(__file__).with_name("profiles")
 
 
 class ProfileError(ValueError):

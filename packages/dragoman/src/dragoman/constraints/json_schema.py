@@ -6,8 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from decimal import Decimal
-from fractions import Fraction
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote
 
 import msgspec
@@ -16,6 +15,9 @@ from msgspec import Struct
 from ..core.errors import RequestError
 from ..core.json_types import JsonObject, JsonValue
 from ..core.rust_panics import convert_panics
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 Schema: TypeAlias = JsonObject | bool
 
@@ -177,11 +179,17 @@ def _check_multiples(parts: list[JsonObject], is_merged: bool, param: str) -> No
 
     Raises RequestError.
     """
+    values = [
+        value
+        for value in (part.get("multipleOf") for part in parts)
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    ]
+    if not values:
+        return
+    from fractions import Fraction  # noqa: PLC0415 - takes long to import, and few schemas need it
+
     common = Fraction(1)
-    for part in parts:
-        value = part.get("multipleOf")
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            continue
+    for value in values:
         # Parsed from its text: the float 0.1 is not exactly a tenth, its fraction has a
         # denominator of 2**55.
         multiple = abs(Fraction(str(value)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 
 
@@ -10,4 +9,4 @@ def find_bundled_model() -> Path:
     """Find the model bundled with this package."""
     # Importing `engines.tiny` would import numpy, which servers that only use the
     # tokenizer do not need.
-    return Path(str(resources.files("dragoman.engines") / "tiny" / "data"))
+    return Path(__file__).with_name("tiny") / "data"

@@ -1,8 +1,8 @@
 """Model repositories: references to them, the selection and download of their files,
 and the shared Hugging Face cache.
 
-`huggingface_hub` is imported only when it is used, since its import takes a fifth of a
-second.
+`huggingface_hub` and the HTTP client are imported only when they are used: the first
+takes a fifth of a second, and every server imports this package.
 """
 
 from .cached_models import LastUse, LocalModel, list_local_models, record_use, remove_local_model

@@ -13,16 +13,18 @@ import threading
 from collections.abc import Callable
 from io import BufferedRandom
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
-
-from dragoman_http import HttpClientError, InvalidRedirect
 
 from .errors import DownloadCancelled, HubError, HubUnavailable
 from .file_selection import RepositoryFile
 from .hub_cache import find_blob, find_blob_lock, find_partial_blob, get_cache_folder
-from .hub_client import CHUNK_BYTES, HubClient
+
+if TYPE_CHECKING:
+    from .hub_client import HubClient
+
+CHUNK_BYTES = 1 << 20
 
 MAX_ATTEMPTS = 5
 """Consecutive attempts without progress after which a download fails."""
@@ -140,6 +142,8 @@ class BlobDownload(Struct, frozen=True):
         self.on_progress("downloading", file, file.size)
 
     def _fetch_verified(self, file: RepositoryFile, path: Path) -> None:
+        from dragoman_http import HttpClientError, InvalidRedirect  # noqa: PLC0415 - see `dragoman.hub`
+
         path.touch()
         with path.open("r+b") as output:
             partial = _PartialFile(file, output)

@@ -20,7 +20,6 @@ from .hub_cache import (
     link_blob,
     record_revision,
 )
-from .hub_client import HubClient
 
 MAX_WORKERS = 4
 """Concurrent downloads. One stream of the hub's CDN rarely fills a fast line; many
@@ -74,6 +73,8 @@ class _Download:
         self._lock = threading.Lock()
 
     def run(self, missing: Sequence[RepositoryFile]) -> None:
+        from .hub_client import HubClient  # noqa: PLC0415 - see `dragoman.hub`
+
         missing_paths = {file.path for file in missing}
         for file in self._plan.files:
             if file.path not in missing_paths:

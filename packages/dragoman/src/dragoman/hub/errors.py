@@ -6,8 +6,6 @@ import errno
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
-from dragoman_http import HttpClientError, InvalidRedirect
-
 MAX_MESSAGE_CHARACTERS = 600
 
 
@@ -103,6 +101,8 @@ def translate_errors(name: str) -> Generator[None]:
 def _describe_error(name: str, error: Exception) -> str:
     """Describe an error of the hub, the network or the disk in one sentence."""
     from huggingface_hub import constants, errors  # noqa: PLC0415 - takes a fifth of a second
+
+    from dragoman_http import HttpClientError, InvalidRedirect  # noqa: PLC0415 - see `dragoman.hub`
 
     endpoint = constants.ENDPOINT
     match error:

@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Struct
 
 from .errors import HubError
-from .hub_client import MAX_METADATA_BYTES
 
 METADATA_SUFFIXES = (".json", ".txt", ".jinja", ".model")
 _SENTENCE_TRANSFORMERS = re.compile(r"\d+_\w+/(config\.json|model\.safetensors)")
@@ -25,6 +24,10 @@ _TOKENIZER_FILES = re.compile(
     r"|chat_template\.(jinja|json)|(generation_)?config\.json)"
 )
 INDEX = "model.safetensors.index.json"
+MAX_METADATA_BYTES = 64 << 20
+"""Largest list of files, and largest file that is read whole: the index of the largest
+models (140,000 tensors) has 15 MB, Gemma's tokenizer.json 33 MB.
+"""
 MAX_METADATA_FILES = 1000
 _MAX_PATH_BYTES = 1024
 _MAX_NAME_BYTES = 255

@@ -15,12 +15,8 @@ from urllib.parse import quote
 from dragoman_http import BlockingHttpClient, BlockingResponse, ClientTimeouts, HttpClient
 
 from .errors import HubError, build_status_error
+from .file_selection import MAX_METADATA_BYTES
 
-CHUNK_BYTES = 1 << 20
-MAX_METADATA_BYTES = 64 << 20
-"""Largest list of files, and largest file that is read whole: the index of the largest
-models (140,000 tensors) has 15 MB, Gemma's tokenizer.json 33 MB.
-"""
 MAX_ANSWER_SECONDS = 120.0
 """Time for a list of files."""
 MAX_REDIRECTS = 5

@@ -12,9 +12,8 @@ from msgspec import Meta, Struct
 
 from .blob_download import BlobDownload
 from .errors import HubError, translate_errors
-from .file_selection import RepositoryFile, is_inside
+from .file_selection import MAX_METADATA_BYTES, RepositoryFile, is_inside
 from .hub_cache import get_cache_folder, link_blob, read_revision
-from .hub_client import MAX_METADATA_BYTES, HubClient
 from .model_reference import ModelReference
 
 # A git commit (SHA-1) in hexadecimal digits.
@@ -64,6 +63,8 @@ class Repository(Struct, frozen=True):
         return local_file.read_bytes()
 
     def _fetch(self, file: RepositoryFile) -> None:
+        from .hub_client import HubClient  # noqa: PLC0415 - see `dragoman.hub`
+
         with translate_errors(self.id), HubClient() as client:
             BlobDownload(client, self.id, self.commit, threading.Event()).fetch(file)
             link_blob(get_cache_folder(self.id), self.commit, file)
@@ -119,6 +120,8 @@ def open_repository(reference: ModelReference) -> Repository:
         HubError: the repository does not exist or is not accessible, or the hub cannot
             be reached.
     """
+    from .hub_client import HubClient  # noqa: PLC0415 - see `dragoman.hub`
+
     name = reference.repository
     revision = reference.revision or DEFAULT_REVISION
     with translate_errors(name):

@@ -7,10 +7,8 @@ from pathlib import Path
 
 from ..core.server_tools import HostedTarget
 from ..serving.clock import SystemClock
-from ..serving.media_fetcher import is_public, resolve_addresses
 from ..settings import Settings, SettingsError
 from ..tools.interface import ToolServers
-from ..tools.mcp_servers import McpServers
 from ..tools.tool_file import ToolFile, ToolFileError, parse_tool_file
 
 HOSTED_TOOLS = ("web_search", "code_interpreter", "file_search", "image_generation", "shell")
@@ -59,6 +57,10 @@ def build_tool_servers(settings: Settings, environment: Mapping[str, str]) -> To
     """Build the tool servers; None if no file is set. Raises SettingsError."""
     if settings.tools_file is None:
         return None
+    # Only with a file: the HTTP client takes long to import.
+    from ..serving.media_fetcher import is_public, resolve_addresses  # noqa: PLC0415
+    from ..tools.mcp_servers import McpServers  # noqa: PLC0415 - as above
+
     file = load_tool_file(settings.tools_file, environment)
     return McpServers(
         file, resolve=resolve_addresses, is_public=is_public, now=SystemClock().monotonic

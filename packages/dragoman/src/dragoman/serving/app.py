@@ -7,9 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from starlette.routing import Match
-from starlette.routing import Route as PathPattern
 from starlette.types import Receive, Scope, Send
 
 from .._version import VERSION
@@ -63,6 +62,9 @@ from .tenancy import Tenancy
 from .tracing import Telemetry
 from .usage_ledger import UsageLedger
 
+if TYPE_CHECKING:
+    from starlette.routing import Route as PathPattern
+
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
@@ -86,9 +88,10 @@ class Router:
     def _patterns(self) -> list[tuple[PathPattern, Endpoint]]:
         # When first needed, since most requests have literal paths, and to compile all
         # patterns takes half the time to build the application.
+        from starlette.routing import Route  # noqa: PLC0415
+
         return [
-            (PathPattern(endpoint.route.path, endpoint.handle), endpoint)
-            for endpoint in self._endpoints
+            (Route(endpoint.route.path, endpoint.handle), endpoint) for endpoint in self._endpoints
         ]
 
     def find_endpoint(self, scope: Scope) -> Endpoint:
@@ -98,7 +101,7 @@ class Router:
             return exact
         for pattern, endpoint in self._patterns:
             match, child_scope = pattern.matches(scope)
-            if match is not Match.NONE:  # the endpoint checks the method
+            if match.value:  # not `Match.NONE`; the endpoint checks the method
                 scope["path_params"] = child_scope["path_params"]
                 return endpoint
         return self._fallback

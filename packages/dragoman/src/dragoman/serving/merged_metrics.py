@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
-from prometheus_client import CollectorRegistry
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 CUMULATIVE = frozenset({"counter", "histogram", "summary"})
 """Types whose values only grow, so that those of a worker that has ended still count.
@@ -46,40 +43,6 @@ class MetricsExchange(Protocol):
             ConnectionError: the other workers cannot be reached.
         """
         ...
-
-
-def read_families(registry: CollectorRegistry) -> list[MetricFamily]:
-    return [
-        MetricFamily(
-            family.name,
-            family.documentation,
-            family.type,
-            [
-                MetricSample(sample.name, sample.labels, float(sample.value))
-                for sample in family.samples
-            ],
-        )
-        for family in registry.collect()
-    ]
-
-
-def build_registry(families: Sequence[MetricFamily]) -> CollectorRegistry:
-    """A registry with these values, for prometheus_client's encoders."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_FixedCollector(families))
-    return registry
-
-
-class _FixedCollector(Collector):
-    def __init__(self, families: Sequence[MetricFamily]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        for family in self._families:
-            metric = Metric(family.name, family.text, family.type)
-            for sample in family.samples:
-                metric.add_sample(sample.name, dict(sample.labels), sample.value)
-            yield metric
 
 
 def merge_families(sources: Iterable[Sequence[MetricFamily]]) -> list[MetricFamily]:

@@ -8,12 +8,9 @@ from typing import NamedTuple
 import anyio.to_thread
 import msgspec
 from msgspec import UNSET, UnsetType
-from python_multipart.exceptions import MultipartParseError
-from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 
-from ..core.errors import BodyTooLarge, DragomanError, RequestError, UnsupportedMediaType
+from ..core.errors import BodyTooLarge, DragomanError, UnsupportedMediaType
 from ..dialects.field_errors import missing_parameter
 from ..dialects.openai_files import FileObject
 from ..store import Append, Delete, Item, Replace
@@ -29,7 +26,6 @@ from .record_pages import require_store
 
 CHUNK_BYTES = 512 * 1024
 """Bytes per stored chunk."""
-_EMPTY_FILENAME = b'; filename=""'
 
 
 class UploadDescription(NamedTuple):
@@ -108,46 +104,10 @@ async def read_form(http: HttpRequest, max_bytes: int, *, max_fields: int) -> Fo
     if http.headers.get("content-encoding", "identity") != "identity":
         raise UnsupportedMediaType("File uploads cannot have a Content-Encoding.")
     chunks = _receive_chunks(http, max_bytes)
-    try:
-        return await _FormParser(http.headers, chunks, max_files=1, max_fields=max_fields).parse()
-    except (MultiPartException, MultipartParseError, KeyError, ValueError) as error:
-        raise RequestError("The body is not a valid form of one file and its fields.") from error
+    # Its parser takes long to import, and few servers get forms.
+    from .form_parser import parse_form  # noqa: PLC0415
 
-
-class _FormParser(MultiPartParser):
-    """A form parser that treats a part named `file` as a file even without a filename,
-    as Anthropic's SDK sends it.
-
-    Raises:
-        MultiPartException: the form is malformed or truncated; the base class would
-            leave the last part's file open.
-    """
-
-    _header_value = b""
-    _has_end = False
-
-    async def parse(self) -> FormData:
-        form = await super().parse()
-        if not self._has_end:
-            for file in self._files_to_close_on_error:
-                file.close()
-            raise MultiPartException("The form has no end.")
-        return form
-
-    def on_end(self) -> None:
-        self._has_end = True
-        super().on_end()
-
-    def on_header_value(self, data: bytes, start: int, end: int) -> None:
-        self._header_value += data[start:end]
-        super().on_header_value(data, start, end)
-
-    def on_header_end(self) -> None:
-        _, options = parse_options_header(self._header_value)
-        if options.get(b"name") == b"file" and b"filename" not in options:
-            super().on_header_value(_EMPTY_FILENAME, 0, len(_EMPTY_FILENAME))
-        self._header_value = b""
-        super().on_header_end()
+    return await parse_form(http.headers, chunks, max_fields=max_fields)
 
 
 async def _receive_chunks(http: HttpRequest, limit: int) -> AsyncGenerator[bytes]:

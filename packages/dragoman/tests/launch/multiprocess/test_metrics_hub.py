@@ -21,9 +21,9 @@ from dragoman.launch.multiprocess.metrics_hub import COLLECT_TIMEOUT, MetricsHub
 from dragoman.serving.merged_metrics import (
     MetricFamily,
     MetricSample,
-    build_registry,
     merge_families,
 )
+from dragoman.serving.metrics_registry import build_registry
 
 
 def family(name: str, type: str, *samples: tuple[str, dict[str, str], float]) -> MetricFamily:

@@ -21,7 +21,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from ...core.errors import DragomanError
 from ...engines.remote import EngineChanges, EngineServer
 from ...serving.clock import SystemClock
-from ...serving.merged_metrics import MetricFamily, read_families
+from ...serving.merged_metrics import MetricFamily
+from ...serving.metrics_registry import read_families
 from ...settings import Settings
 from ..configured_models import format_error
 from ..hosted_model import HostedModel, load_hosted_model

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from importlib.resources import files
+from pathlib import Path
 
 from ...core.errors import NotFound
 from ...dialects.openai_errors import OPENAI_ERRORS
@@ -18,6 +18,8 @@ from ..route import Route, RouteGroup
 from .openapi.document import build_cached_response
 
 INDEX = "index.html"
+PAGE = Path(__file__).parents[2] / "ui"
+"""The folder of the page."""
 _CONTENT_TYPES = {
     ".html": b"text/html; charset=utf-8",
     ".js": b"text/javascript; charset=utf-8",
@@ -51,7 +53,7 @@ def load_page_files() -> Mapping[str, PageFile]:
     """Load the files of the page by name."""
     return {
         entry.name: (entry.read_bytes(), content_type)
-        for entry in files("dragoman").joinpath("ui").iterdir()
+        for entry in PAGE.iterdir()
         for suffix, content_type in _CONTENT_TYPES.items()
         if entry.name.endswith(suffix)
     }
