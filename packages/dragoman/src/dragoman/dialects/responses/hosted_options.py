@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ...core.server_tools import ListedTool
-from ..field_errors import missing_parameter
 from ..json_encoding import encode_string
 from ..request_body import BodySchema, ParsedBody, prefix_param, read_json_value
 from .client_tools import decode_or_none
@@ -58,11 +57,7 @@ def read_hosted_options(tool: ResponsesWireTool, kind: str, path: str) -> dict[s
     for name, raw in given.items():
         read_json_value(raw, f"{path}.{name}")
     with prefix_param(path):
-        read = ParsedBody(msgspec.json.encode(given)).decode(_SCHEMAS[kind])
-    if isinstance(read, ShellOptions):
-        environment = read.environment
-        if environment.type == "container_reference" and not environment.container_id:
-            raise missing_parameter(f"{path}.environment.container_id")
+        ParsedBody(msgspec.json.encode(given)).decode(_SCHEMAS[kind])
     return given
 
 

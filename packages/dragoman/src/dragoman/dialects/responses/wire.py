@@ -206,15 +206,16 @@ class ImageGenerationOptions(Struct, frozen=True, kw_only=True):
     svg: dict[str, Raw] | None = None
 
 
-class HostedEnvironment(Struct, frozen=True, kw_only=True):
-    """The environment of a hosted shell. container_id: of a reference."""
+class NewContainer(Struct, frozen=True, tag_field="type", tag="container_auto"):
+    """A container for one response."""
 
-    type: Literal["container_auto", "container_reference"]
-    container_id: str | None = None
+
+class ContainerReference(Struct, frozen=True, tag_field="type", tag="container_reference"):
+    container_id: str
 
 
 class ShellOptions(Struct, frozen=True, kw_only=True):
-    environment: HostedEnvironment
+    environment: NewContainer | ContainerReference
 
 
 class ResponsesNamedTool(Struct, frozen=True):
@@ -479,7 +480,8 @@ class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
         ),
     ] = None
     tool_choice: Annotated[
-        str | ResponsesWireToolChoice | None, Note("all forms; a hosted tool except mcp is refused")
+        str | ResponsesWireToolChoice | None,
+        Note("all forms; a hosted tool that the server does not run is refused"),
     ] = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[AtLeastOne | None, Note("limits calls of MCP tools")] = None
