@@ -1537,7 +1537,7 @@ MUTANTS = (
     ),
     Mutant(
         "a namespaced tool call loses its namespace (vllm#46737)",
-        "packages/dragoman/src/dragoman/dialects/responses/item_writers.py",
+        "packages/dragoman/src/dragoman/dialects/responses/item_writer_factory.py",
         'self._names.get(name) or ToolName(name, name, "")',
         'ToolName(name, name, "")',
         (STREAMS,),

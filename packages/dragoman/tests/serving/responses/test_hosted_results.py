@@ -190,7 +190,7 @@ async def test_plain_text_of_file_search_is_one_result() -> None:
     ]
 
 
-async def test_model_gets_no_argument_that_options_set() -> None:
+async def test_argument_of_option_is_hidden_from_model() -> None:
     server, _ = build(ANSWER)
     await create(server, build_body(FILE_TOOL))
     prompt = server.engine.requests[0].prompt
@@ -288,7 +288,7 @@ async def test_shell_output_without_list_is_of_one_command(
     assert (one.stdout, one.stderr, code) == expected
 
 
-async def test_shell_keeps_container_that_client_names() -> None:
+async def test_shell_keeps_container_of_client() -> None:
     environment = {"type": "container_reference", "container_id": "cntr_mine"}
     body = build_body({"type": "shell", "environment": environment})
     call = (await create(build(RUN, ANSWER)[0], body)).output[0]
