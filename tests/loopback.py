@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -24,9 +25,14 @@ def pause() -> None:
 
 
 def find_free_port() -> int:
-    """Return a free port, for a program that cannot report a port chosen by the system."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+    """Return a free port, for a program that cannot report a port chosen by the system:
+    one below those, since the system may give a port of its own to another test before
+    the program listens on it.
+    """
+    while True:
+        port = random.randrange(10_000, 32_768)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import pytest
 
 from dragoman import create_app
 from dragoman.commands.agent_setups import AGENTS, MIN_CONTEXT, ServerTarget, find_advice
-from tests.loopback import serve_app
+from tests.loopback import find_free_port, serve_app
 
 from .processes import build_environment, read_until, run_command, start_command
 
@@ -113,9 +113,7 @@ def test_launch_with_url_uses_running_server(path: str):
 
 
 def test_launch_with_unused_local_url_starts_server(path: str):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    url = f"http://127.0.0.1:{find_free_port()}"
     done = run_command("launch", "claude", "scripted", "--url", url, PATH=path)
     assert (done.returncode, read_record(done)["variables"]["ANTHROPIC_BASE_URL"]) == (7, url)
 
