@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
@@ -38,6 +37,7 @@ from dragoman.core.events import (
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation, GenerateRequest, GenerationLimits
 from dragoman.engines.upstream import Upstream, UpstreamEngine
+from tests.loopback import find_free_port
 
 ASK = GenerateRequest("m", Conversation((Message(Role.USER, (Text("hi"),)),)))
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
@@ -254,11 +254,6 @@ def failing_first(first: Callable[[], httpx2.Response | None], hosts: list[str])
     return handle
 
 
-def find_dead_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
 @pytest.mark.parametrize(
     "first", [lambda: None, lambda: httpx2.Response(503), lambda: httpx2.Response(429)]
 )
@@ -274,7 +269,7 @@ async def test_request_without_response_is_retried_on_other_upstream(
 async def test_unreachable_upstream_is_replaced_by_other_upstream(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    dead = f"http://127.0.0.1:{find_dead_port()}/v1"
+    dead = f"http://127.0.0.1:{find_free_port()}/v1"
     async with far_server(healthy(good)) as address:
         # Which one is preferred depends on the prompt: some of these prefer the one
         # that is down.
@@ -311,7 +306,7 @@ async def test_stale_connection_is_retried_on_same_upstream() -> None:
 
 async def test_health_follows_upstream_reachability() -> None:
     woken = asyncio.Event()
-    port = find_dead_port()
+    port = find_free_port()
 
     async def sleep(_: float) -> None:
         await woken.wait()
