@@ -126,7 +126,7 @@ class Terminal:
     def read_until(self, text: str) -> str:
         seen = b""
         while text.encode() not in seen:
-            ready, _, _ = select.select([self._controller], [], [], 30)
+            ready, _, _ = select.select([self._controller], [], [], 60)
             assert ready, f"no {text!r} after {seen!r}"
             seen += os.read(self._controller, 1024)
         return seen.decode().replace("\r\n", "\n")

@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import os
+import queue
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,13 +37,41 @@ process id in LISTEN_PID.
 """
 
 
-@pytest.fixture
-def channel(tmp_path: Path) -> Generator[socket.socket]:
-    """Open the socket that NOTIFY_SOCKET names."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
-        receiver.bind(str(tmp_path / "notify"))
-        receiver.settimeout(60)
-        yield receiver
+class NotifySocket:
+    """The socket that NOTIFY_SOCKET names. A thread reads it at once: it holds only ten
+    states, and the server waits for space.
+
+    alive: set by `WATCHDOG=1`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.address = str(folder / "notify")
+        self.alive = threading.Event()
+        self._states: queue.Queue[bytes] = queue.Queue()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._thread = threading.Thread(target=self._read)
+
+    def __enter__(self) -> NotifySocket:
+        self._socket.bind(self.address)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
+            last.sendto(b"", self.address)
+        self._thread.join()
+        self._socket.close()
+
+    def receive(self) -> bytes:
+        """Return the next state other than `WATCHDOG=1`."""
+        return self._states.get(timeout=60)
+
+    def _read(self) -> None:
+        while state := self._socket.recv(100):
+            if state == b"WATCHDOG=1":
+                self.alive.set()
+            else:
+                self._states.put(state)
 
 
 @contextmanager
@@ -66,42 +96,31 @@ def activated(
             process.kill()
 
 
-def test_inherited_socket_is_served_and_systemd_is_notified(
-    tmp_path: Path, channel: socket.socket
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+def test_inherited_socket_is_served_and_systemd_is_notified(tmp_path: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        NotifySocket(tmp_path) as notified,
+    ):
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         # Clients that connect before the server has started wait in the socket's
         # backlog.
         early = socket.create_connection(listener.getsockname())
         early.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        address = channel.getsockname()
-        with activated(
-            listener, tmp_path, "--port", "1", NOTIFY_SOCKET=address, WATCHDOG_USEC="200000"
-        ) as process:
-            assert channel.recv(100) == b"READY=1"
+        environment = {"NOTIFY_SOCKET": notified.address, "WATCHDOG_USEC": "200000"}
+        with activated(listener, tmp_path, "--port", "1", **environment) as process:
+            assert notified.receive() == b"READY=1"
             assert early.recv(100).startswith(b"HTTP/1.1 200")
             early.close()
             with urlopen(f"{url}/health", timeout=60) as response:
                 assert response.status == 200
             assert process.stdout is not None
             assert url in process.stdout.readline()
-            assert channel.recv(100) == b"WATCHDOG=1"
+            assert notified.alive.wait(60)
             process.send_signal(signal.SIGHUP)
-            reloading = next(
-                state for state in iter(lambda: channel.recv(100), b"") if state != b"WATCHDOG=1"
-            )
-            assert re.fullmatch(rb"RELOADING=1\nMONOTONIC_USEC=\d+", reloading)
-            assert channel.recv(100) == b"READY=1"
+            assert re.fullmatch(rb"RELOADING=1\nMONOTONIC_USEC=\d+", notified.receive())
+            assert notified.receive() == b"READY=1"
             process.terminate()
-            assert (
-                next(
-                    state
-                    for state in iter(lambda: channel.recv(100), b"")
-                    if state != b"WATCHDOG=1"
-                )
-                == b"STOPPING=1"
-            )
+            assert notified.receive() == b"STOPPING=1"
             assert process.wait(timeout=60) == 0
 
 

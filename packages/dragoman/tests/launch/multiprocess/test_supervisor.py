@@ -24,7 +24,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
-from tests.launch.test_systemd import activated
+from tests.launch.test_systemd import NotifySocket, activated
 from tests.serving.harness import load_tiny_tokenizer
 
 import dragoman
@@ -349,29 +349,20 @@ def test_unix_socket_is_shared_and_removed(tmp_path: Path) -> None:
 
 
 def test_systemd_is_notified_of_supervisor_states(tmp_path: Path) -> None:
-    def receive() -> bytes:
-        return next(
-            state for state in iter(lambda: channel.recv(100), b"") if state != b"WATCHDOG=1"
-        )
-
+    options = ("--workers", "2", "--no-access-log")
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel,
+        NotifySocket(tmp_path) as notified,
     ):
-        channel.bind(str(tmp_path / "notify"))
-        channel.settimeout(TIMEOUT)
-        address = str(tmp_path / "notify")
-        options = ("--workers", "2", "--no-access-log")
-        with activated(
-            listener, tmp_path, *options, NOTIFY_SOCKET=address, WATCHDOG_USEC="2000000"
-        ) as process:
-            assert receive() == b"READY=1"
-            assert channel.recv(100) == b"WATCHDOG=1"
+        environment = {"NOTIFY_SOCKET": notified.address, "WATCHDOG_USEC": "2000000"}
+        with activated(listener, tmp_path, *options, **environment) as process:
+            assert notified.receive() == b"READY=1"
+            assert notified.alive.wait(TIMEOUT)
             process.send_signal(signal.SIGHUP)
-            assert receive().startswith(b"RELOADING=1\n")
-            assert receive() == b"READY=1"
+            assert notified.receive().startswith(b"RELOADING=1\n")
+            assert notified.receive() == b"READY=1"
             process.terminate()
-            assert receive() == b"STOPPING=1"
+            assert notified.receive() == b"STOPPING=1"
             _, errors = process.communicate(timeout=TIMEOUT)
             assert process.returncode == 0
             assert "does not respond" not in errors
