@@ -196,10 +196,10 @@ def test_killed_worker_is_replaced_and_counters_are_kept(tmp_path: Path) -> None
 
 def test_graceful_shutdown_waits_for_streams(tmp_path: Path) -> None:
     upstream = Upstream()
-    with proxying(tmp_path, upstream, "--shutdown-timeout", "50") as running, ExitStack() as stack:
+    with proxying(tmp_path, upstream, "--shutdown-timeout", "600") as running, ExitStack() as stack:
         streams = [stack.enter_context(streaming(running)) for _ in range(8)]
         running.process.terminate()
-        running.wait_for_log("waiting up to 50 s for running requests")
+        running.wait_for_log("waiting up to 600 s for running requests")
         upstream.is_released.set()
         for stream in streams:
             rest = stream.read()
@@ -210,7 +210,7 @@ def test_graceful_shutdown_waits_for_streams(tmp_path: Path) -> None:
 
 def test_second_signal_stops_immediately(tmp_path: Path) -> None:
     with (
-        proxying(tmp_path, Upstream(), "--shutdown-timeout", "50") as running,
+        proxying(tmp_path, Upstream(), "--shutdown-timeout", "600") as running,
         streaming(running) as stream,
     ):
         running.process.terminate()
@@ -225,12 +225,12 @@ def test_second_signal_stops_immediately(tmp_path: Path) -> None:
 def test_terminal_interrupt_of_all_processes_counts_once(tmp_path: Path) -> None:
     upstream = Upstream()
     with (
-        proxying(tmp_path, upstream, "--shutdown-timeout", "50") as running,
+        proxying(tmp_path, upstream, "--shutdown-timeout", "600") as running,
         streaming(running) as stream,
     ):
         for pid in (running.process.pid, *running.pids.values()):
             os.kill(pid, signal.SIGINT)
-        running.wait_for_log("waiting up to 50 s")
+        running.wait_for_log("waiting up to 600 s")
         upstream.is_released.set()
         assert b"[DONE]" in stream.read()
         assert running.process.wait(TIMEOUT) == 0
