@@ -95,15 +95,37 @@ def _read_port(listener: socket.socket) -> int:
     return listener.getsockname()[1]
 
 
-def build_environment(base_url: str) -> Mapping[str, str]:
-    """Build the variables by which SDKs and agents find the server."""
-    return {
-        "OPENAI_BASE_URL": f"{base_url}/v1",
-        "OPENAI_API_BASE": f"{base_url}/v1",
-        "OPENAI_API_KEY": KEY,
-        "ANTHROPIC_BASE_URL": base_url,
-        "ANTHROPIC_API_KEY": KEY,
-        "OLLAMA_HOST": base_url,
-        "GOOGLE_GEMINI_BASE_URL": base_url,
-        "GEMINI_API_KEY": KEY,
-    }
+class FixtureServer:
+    """A server that a fixture has started, as clients find it."""
+
+    _server: AppServer
+
+    @property
+    def base_url(self) -> str:
+        """The address without `/v1`: the base URL of Anthropic's, Ollama's and Google's
+        SDKs.
+        """
+        return self._server.base_url
+
+    @property
+    def openai_base_url(self) -> str:
+        """The base URL of OpenAI's SDK, with `/v1`."""
+        return f"{self.base_url}/v1"
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variables by which SDKs and agents find the server, with API keys."""
+        return {
+            "OPENAI_BASE_URL": self.openai_base_url,
+            "OPENAI_API_BASE": self.openai_base_url,
+            "OPENAI_API_KEY": KEY,
+            "ANTHROPIC_BASE_URL": self.base_url,
+            "ANTHROPIC_API_KEY": KEY,
+            "OLLAMA_HOST": self.base_url,
+            "GOOGLE_GEMINI_BASE_URL": self.base_url,
+            "GEMINI_API_KEY": KEY,
+        }
+
+    def close(self) -> None:
+        """Stop the server."""
+        self._server.close()

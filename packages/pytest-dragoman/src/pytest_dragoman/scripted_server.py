@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import dragoman
 from dragoman.engines.script import MatchRule, load_script
 
-from .app_server import AppServer, build_environment
+from .app_server import AppServer, FixtureServer
 from .event_loop_thread import EventLoopThread
 from .faults import Fault
 from .queued_reply import QueuedReply, ReplyVocabulary
@@ -35,7 +35,7 @@ class ConditionalReply(ReplyVocabulary):
         return self._queue.add(self._match)
 
 
-class Dragoman(ReplyVocabulary):
+class Dragoman(ReplyVocabulary, FixtureServer):
     """A scripted server of all APIs on a free port, for one test or a session.
 
     The methods of `ReplyVocabulary` queue replies: each answers one request, in order.
@@ -71,32 +71,11 @@ class Dragoman(ReplyVocabulary):
         served = recorded if wrap_app is None else wrap_app(self, recorded)
         self._server = AppServer(served, app.lifespan, loop_thread, port)
 
-    def close(self) -> None:
-        """Stop the server."""
-        self._server.close()
-
     def reset(self, fault: Fault | None = None) -> None:
         """Forget all replies and requests. fault: what hits the next requests."""
         self._queue.clear()
         self._queue.fault = fault
         self._traffic.clear()
-
-    @property
-    def base_url(self) -> str:
-        """The address without `/v1`: the base URL of Anthropic's, Ollama's and Google's
-        SDKs.
-        """
-        return self._server.base_url
-
-    @property
-    def openai_base_url(self) -> str:
-        """The base URL of OpenAI's SDK, with `/v1`."""
-        return f"{self.base_url}/v1"
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """The variables by which SDKs and agents find the server, with API keys."""
-        return build_environment(self.base_url)
 
     def _extend(self) -> QueuedReply:
         return self._queue.add()

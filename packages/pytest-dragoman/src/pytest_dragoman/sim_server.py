@@ -7,11 +7,11 @@ from typing import Any
 
 import dragoman
 
-from .app_server import AppServer, build_environment
+from .app_server import AppServer, FixtureServer
 from .event_loop_thread import EventLoopThread
 
 
-class SimulatedServer:
+class SimulatedServer(FixtureServer):
     """A simulated vLLM of the package dragoman-sim on a free port: text, timing, metrics
     and routes are those of a server with a GPU.
     """
@@ -29,22 +29,3 @@ class SimulatedServer:
         options: dict[str, Any] = {"store": "memory", "access_log": False, **settings}
         app = dragoman.create_app("sim", **options)
         self._server = AppServer(app, app.lifespan, loop_thread)
-
-    @property
-    def base_url(self) -> str:
-        """The address without `/v1`."""
-        return self._server.base_url
-
-    @property
-    def openai_base_url(self) -> str:
-        """The base URL of OpenAI's SDK, with `/v1`."""
-        return f"{self.base_url}/v1"
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """The variables by which SDKs and agents find the server, with API keys."""
-        return build_environment(self.base_url)
-
-    def close(self) -> None:
-        """Stop the server."""
-        self._server.close()

@@ -47,9 +47,6 @@ MAX_MESSAGES = 100_000
 """Maximum messages of a conversation: Anthropic's limit."""
 
 
-ShortText = Annotated[str, Meta(max_length=1_024)]
-
-
 RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,128}\Z")]
 
 

@@ -61,11 +61,6 @@ class TemplateFeatures(Struct, frozen=True):
     def supports_reasoning_effort(self) -> bool:
         return "reasoning_effort" in self.variables
 
-    @property
-    def supports_reasoning(self) -> bool:
-        """Whether messages may carry reasoning in a field of their own."""
-        return bool(self.fields & {"reasoning_content", "reasoning", "thinking"})
-
 
 class Template(Protocol):
     """A template, whether it is rendered in this process or in a worker process.

@@ -83,7 +83,6 @@ COLUMN_NAMES: Mapping[str, tuple[str, ...]] = {
 # Seconds per unit.
 UNITS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 FORMAT = "table"
-TIMES = ("arrival", "scheduled", "first", "last", "ttft", "latency", "tpot")
 Row = Mapping[str, object]
 
 

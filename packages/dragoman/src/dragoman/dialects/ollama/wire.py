@@ -9,13 +9,12 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from ..bounds import INT32, MAX_LOGPROBS, MAX_MESSAGES, Count, Penalty, Probability, TokenId
+from ..bounds import MAX_LOGPROBS, MAX_MESSAGES, Count, Penalty, Probability, TokenId
 from ..generation_fields import SamplingFields
 from ..json_body import JsonBody
 from ..parameter_table import Note, ParameterTable, accept, reject, warn
 from ..unknown_fields import NestedRules, TaggedFields
 
-Int32 = Annotated[int, Meta(ge=-INT32 - 1, le=INT32)]
 Integer = int | float
 """Ollama takes whole numbers with a decimal point as integers, as some clients send
 them.
