@@ -82,6 +82,7 @@ BODY = "packages/dragoman/tests/dialects/test_body.py"
 READER = "packages/dragoman/tests/dialects/test_chat_reader.py"
 PARAMETERS = "packages/dragoman/tests/dialects/test_all_parameters.py"
 RESPONSES = "packages/dragoman/tests/laws/test_responses.py"
+HOSTED = "packages/dragoman/tests/serving/responses/test_hosted_results.py"
 STREAMS = "packages/dragoman/tests/dialects/responses"
 UPSTREAM = "packages/dragoman/tests/engines/upstream"
 FUZZ = "packages/dragoman/tests/dialects/test_fuzz.py"
@@ -1541,6 +1542,34 @@ MUTANTS = (
         'self._names.get(name) or ToolName(name, name, "")',
         'ToolName(name, name, "")',
         (STREAMS,),
+    ),
+    Mutant(
+        "the whole response lacks the output of a hosted shell",
+        "packages/dragoman/src/dragoman/dialects/responses/writer.py",
+        "items.append(next_item.render(COMPLETED))",
+        "pass",
+        (HOSTED,),
+    ),
+    Mutant(
+        "the model can write an argument that an option of a hosted tool sets",
+        "packages/dragoman/src/dragoman/dialects/responses/hosted_options.py",
+        "name: raw for name, raw in properties.items() if name not in names",
+        "name: raw for name, raw in properties.items()",
+        (HOSTED,),
+    ),
+    Mutant(
+        "an image that clients cannot decode is returned",
+        "packages/dragoman/src/dragoman/serving/tool_loop.py",
+        "tuple(image for image in images if _is_valid(image))",
+        "tuple(image for image in images)",
+        (HOSTED,),
+    ),
+    Mutant(
+        "a client replaces the list of a hosted tool",
+        "packages/dragoman/src/dragoman/dialects/responses/mcp_tools.py",
+        "if not item.server_label or item.server_label.startswith(HOSTED_PREFIX):",
+        "if not item.server_label:",
+        (HOSTED,),
     ),
     Mutant(
         "a keepalive is an SSE comment (openai/codex#31539)",
