@@ -204,7 +204,7 @@ class ReplyBuilder:
         """Build the answer so far. An unfinished choice has the reason ABORT."""
         choices: list[Choice] = []
         for open_parts, end in zip(self._parts, self._finishes, strict=True):
-            parts = tuple([part.build() for part in open_parts])
+            parts = tuple(map(_OpenPart.build, open_parts))
             choices.append(
                 Choice(parts, FinishReason.ABORT)
                 if end is None

@@ -48,26 +48,25 @@ class EncodingCache:
         begins: whether the first piece does.
         """
         entries = self._entries
-        found: list[Sequence[int] | None] = []
-        keys = [(owner, False, text) for text in pieces]
-        if begins and keys:
-            keys[0] = (owner, True, pieces[0])
+        found: list[Sequence[int]] = []
+        missing: list[tuple[int, tuple[str, bool, str]]] = []
         # All at once: to take the lock and to call this for each of a conversation's
         # pieces would cost more than to look them up.
         with self._lock:
-            for key in keys:
+            for index, text in enumerate(pieces):
+                key = (owner, begins and index == 0, text)
                 cached_ids = entries.get(key)
-                if cached_ids is not None:
+                if cached_ids is None:
+                    missing.append((index, key))
+                    found.append(())
+                else:
                     entries.move_to_end(key)
                     found.append(cached_ids.tolist())
-                else:
-                    found.append(None)
         # Outside the lock: encoding the same text twice costs less than blocking other
         # threads.
-        return [
-            self._add(key, encode(key[2], key[1])) if ids is None else ids
-            for key, ids in zip(keys, found, strict=True)
-        ]
+        for index, key in missing:
+            found[index] = self._add(key, encode(key[2], key[1]))
+        return found
 
     def _add(self, key: tuple[str, bool, str], ids: Sequence[int]) -> Sequence[int]:
         size = len(key[2]) + ENTRY_CHARS

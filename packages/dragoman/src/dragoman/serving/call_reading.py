@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 import anyio.to_thread
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from .http_request import HttpRequest
 from .request_context import RequestContext
 
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 
 LARGE_BODY = 256 * 1024
@@ -29,14 +30,17 @@ async def read_call(http: HttpRequest, read: Callable[[bytes, ReaderOptions], T]
 async def parse_body(
     context: RequestContext, body: bytes, read: Callable[[bytes, ReaderOptions], T]
 ) -> T:
-    options = build_reader_options(context)
-    return await run_in_thread_if_large(lambda data: read(data, options), body)
+    return await run_in_thread_if_large(read, body, build_reader_options(context))
 
 
-async def run_in_thread_if_large(read: Callable[[bytes], T], body: bytes) -> T:
+async def run_in_thread_if_large(read: Callable[[bytes, *Args], T], body: bytes, *args: *Args) -> T:
     """Run `read`, in a thread for a large body."""
     try:
-        return await anyio.to_thread.run_sync(read, body) if len(body) > LARGE_BODY else read(body)
+        return (
+            await anyio.to_thread.run_sync(read, body, *args)
+            if len(body) > LARGE_BODY
+            else read(body, *args)
+        )
     except RequestError as error:
         # The reader has already named the dialect's field; translating the name again
         # could change it.

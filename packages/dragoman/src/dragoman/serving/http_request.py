@@ -162,7 +162,8 @@ class HttpRequest(msgspec.Struct, frozen=True):
             (b"openai-processing-ms", str(round(elapsed)).encode()),
             (b"openai-version", b"2020-10-01"),
         ]
-        limits = self.service.tenancy.read_limits(self.record.owner)
+        # Without keys there are none.
+        limits = self.record.owner and self.service.tenancy.read_limits(self.record.owner)
         if limits:
             headers += self.envelope.render_rate_limits(limits, self.service.clock.now())
         if warnings:
