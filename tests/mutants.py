@@ -730,8 +730,8 @@ MUTANTS = (
     Mutant(
         "an upstream starts a new trace",
         "packages/dragoman/src/dragoman/serving/call_admission.py",
-        "            requests = [replace(request, trace=trace) for request in requests]\n",
-        "            pass\n",
+        "            requests.append(directed if trace is None else replace(directed, trace=trace))\n",
+        "            requests.append(directed)\n",
         ("packages/dragoman/tests/telemetry/test_traces.py",),
     ),
     Mutant(
@@ -1111,14 +1111,9 @@ MUTANTS = (
         "finish_reason is tool_calls in the object although the length limit cut the call off "
         "(vLLM)",
         "packages/dragoman/src/dragoman/dialects/chat/writer.py",
-        "reason = self._render_reason(choice.reason, choice.has_tool_calls) + "
-        "self._render_stop(\n"
-        "                choice.stop\n"
-        "            )",
+        "reason = self._render_reason(choice.reason, choice.has_tool_calls)",
         "reason = (b'\"tool_calls\"' if choice.has_tool_calls else "
-        "self._render_reason(choice.reason, False)) + self._render_stop(\n"
-        "                choice.stop\n"
-        "            )",
+        "self._render_reason(choice.reason, False))",
         (CHAT,),
     ),
     Mutant(
@@ -1998,15 +1993,15 @@ MUTANTS = (
     Mutant(
         "owners share cached token ids of prompts",
         "packages/dragoman/src/dragoman/prompts/encoding_cache.py",
-        "        key = (owner, is_first, text)",
-        '        key = ("", is_first, text)',
+        "                key = (owner, begins and index == 0, text)",
+        '                key = ("", begins and index == 0, text)',
         ("packages/dragoman/tests/prompts/test_tokenizer.py",),
     ),
     Mutant(
         "a piece within a prompt gets the cached token ids of one that begins a prompt",
         "packages/dragoman/src/dragoman/prompts/encoding_cache.py",
-        "        key = (owner, is_first, text)",
-        "        key = (owner, False, text)",
+        "                key = (owner, begins and index == 0, text)",
+        "                key = (owner, False, text)",
         ("packages/dragoman/tests/prompts/test_tokenizer.py",),
     ),
     Mutant(

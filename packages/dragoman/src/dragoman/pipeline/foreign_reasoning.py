@@ -24,11 +24,11 @@ def drop_foreign_reasoning(
 
     Return the conversation, and warnings for the client.
     """
-    if capabilities.verifies_reasoning or not _has_seals(conversation.messages):
+    if capabilities.verifies_reasoning or not _has_sealed_reasoning(conversation.messages):
         return conversation, ()
     messages: list[Message] = []
     for message in conversation.messages:
-        if _has_seals((message,)):
+        if _has_sealed_reasoning((message,)):
             parts = tuple(
                 part for part in message.parts if not isinstance(part, Reasoning) or not part.seal
             )
@@ -43,7 +43,7 @@ def drop_foreign_reasoning(
     return msgspec.structs.replace(conversation, messages=tuple(messages)), (warning,)
 
 
-def _has_seals(messages: Sequence[Message]) -> bool:
+def _has_sealed_reasoning(messages: Sequence[Message]) -> bool:
     for message in messages:
         for part in message.parts:
             if type(part) is Reasoning and part.seal:
