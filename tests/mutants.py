@@ -730,8 +730,8 @@ MUTANTS = (
     Mutant(
         "an upstream starts a new trace",
         "packages/dragoman/src/dragoman/serving/call_admission.py",
-        "            requests.append(directed if trace is None else replace(directed, trace=trace))\n",
-        "            requests.append(directed)\n",
+        "requests.append(directed if trace is None else replace(directed, trace=trace))\n",
+        "requests.append(directed)\n",
         ("packages/dragoman/tests/telemetry/test_traces.py",),
     ),
     Mutant(
