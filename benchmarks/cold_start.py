@@ -4,7 +4,8 @@ Seconds, and seconds of CPU until the process ends, of `dragoman serve` to the f
 streamed token of the embedded model, of `serve sim` and `serve scripted` until they are
 ready, of an answer by `dragoman run tiny`, and of commands that serve nothing; each also
 as a multiple of what Python takes to import numpy, Starlette and uvicorn and nothing
-else. All with byte code that is compiled already, as an installation has it.
+else: of the least, and from the lowest to the highest of the rounds, each against the
+imports of the same round. All with byte code that is compiled already, as an installation has it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,6 +94,10 @@ def wait_until_healthy(address: str) -> None:
             return
 
 
+def format_range(values: Sequence[float]) -> str:
+    return f"{min(values):.2f}-{max(values):.2f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
@@ -132,11 +137,14 @@ def main() -> None:
         for name, each in costs.items()
     }
     bare = best["imports alone"]
-    print(f"{'':24}{'seconds':>8}{'times':>7}{'CPU':>8}{'times':>7}")
+    print(f"{'':24}{'seconds':>8}{'times':>7}{'from-to':>11}{'CPU':>8}{'times':>7}{'from-to':>11}")
     for name, cost in best.items():
+        rounds = list(zip(costs[name], costs["imports alone"], strict=True))
+        walls = format_range([each.wall / imports.wall for each, imports in rounds])
+        cpus = format_range([each.cpu / imports.cpu for each, imports in rounds])
         print(
-            f"{name:24}{cost.wall:8.2f}{cost.wall / bare.wall:7.2f}"
-            f"{cost.cpu:8.2f}{cost.cpu / bare.cpu:7.2f}"
+            f"{name:24}{cost.wall:8.2f}{cost.wall / bare.wall:7.2f}{walls:>11}"
+            f"{cost.cpu:8.2f}{cost.cpu / bare.cpu:7.2f}{cpus:>11}"
         )
     if arguments.json is not None:
         rows = {name: cost._asdict() for name, cost in best.items()}
