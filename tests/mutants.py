@@ -1026,6 +1026,13 @@ MUTANTS = (
         (UPSTREAM,),
     ),
     Mutant(
+        "a chunk with a field twice is taken for the last one with another text",
+        "packages/dragoman/src/dragoman/engines/upstream/chunk_template.py",
+        "if data.count(b'\"%b\"' % name.encode()) != 1 or ",
+        "if ",
+        (f"{UPSTREAM}/test_chunk_template.py",),
+    ),
+    Mutant(
         "a request fails on an idle connection that the upstream has closed",
         "packages/dragoman/src/dragoman/engines/upstream/engine.py",
         "if index is None and isinstance(last_error, ConnectionClosed):",
