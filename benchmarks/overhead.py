@@ -63,6 +63,8 @@ latency: {{base: {step}}}
 frontend_seconds: 0.0
 """
 HERE = Path(__file__).parent
+DRAGOMAN = ["-m", "dragoman"]
+SERVE = [sys.executable, *DRAGOMAN, "serve"]
 OPTIONS = ["--port", "0", "--no-access-log"]
 
 
@@ -518,7 +520,7 @@ def build_dragoman(server: str, baseline: Path | None) -> list[str]:
     python = sys.executable
     if baseline is not None and server.endswith(BEFORE):
         python = str(baseline / ".venv/bin/python")
-    return [python, "-m", "dragoman"]
+    return [python, *DRAGOMAN]
 
 
 def run_start(folder: Path, env: dict[str, str], baseline: Path | None) -> list[Result]:
