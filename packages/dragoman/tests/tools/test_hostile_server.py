@@ -41,6 +41,7 @@ def build_servers(
         command=sys.executable,
         args=("-I", "-S", str(PROGRAM), kind),
         env=env or {},
+        connect_timeout=TIMEOUT,
         call_timeout=call_timeout,
         max_output_bytes=1000,
     )

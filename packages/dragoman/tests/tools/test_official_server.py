@@ -62,7 +62,8 @@ def build_file(kind: str, url: str) -> ToolFile:
         )
         return ToolFile(servers={"weather": entry})
     if kind == "http":
-        return ToolFile(servers={"weather": ServerEntry(url=url)})
+        entry = ServerEntry(url=url, connect_timeout=TIMEOUT, call_timeout=TIMEOUT)
+        return ToolFile(servers={"weather": entry})
     return ToolFile(allowed_urls=(url,), allow_private_addresses=True)
 
 
