@@ -5,7 +5,6 @@ once.
 from __future__ import annotations
 
 import base64
-import struct
 from typing import Annotated, Literal
 
 import msgspec
@@ -21,6 +20,7 @@ from .json_body import JsonBody
 from .json_encoding import replace_surrogates
 from .parameter_table import Note, ParameterTable, accept, reject
 from .request_body import BodySchema, ParsedBody
+from .vector_numbers import list_numbers
 
 MAX_TEXTS = 2048
 """The same as for `/v1/embeddings`; Cohere's own limit is 96."""
@@ -145,7 +145,7 @@ class CohereVectors(Struct, frozen=True, rename={"floats": "float"}):
     type in annotations.
     """
 
-    floats: list[tuple[float, ...]] | UnsetType = UNSET
+    floats: list[list[float]] | UnsetType = UNSET
     binary: list[list[int]] | UnsetType = UNSET
     ubinary: list[list[int]] | UnsetType = UNSET
     base64: list[str] | UnsetType = UNSET
@@ -173,7 +173,7 @@ class CohereEmbedResponse(Struct, frozen=True):
 
 
 def render_cohere_embed(embeddings: Embeddings, header: Header, call: CohereEmbedCall) -> bytes:
-    vectors = [struct.unpack(f"<{len(vector) // 4}f", vector) for vector in embeddings.vectors]
+    vectors = [list_numbers(vector) for vector in embeddings.vectors]
     by_type = CohereVectors(
         floats=vectors if "float" in call.types else UNSET,
         # Cohere's `binary` is `ubinary` minus 128, so that each byte is a signed 8-bit
@@ -193,7 +193,7 @@ def render_cohere_embed(embeddings: Embeddings, header: Header, call: CohereEmbe
     return msgspec.json.encode(CohereEmbedResponse(header.id, by_type, texts, meta))
 
 
-def _pack_signs(vector: tuple[float, ...], offset: int) -> list[int]:
+def _pack_signs(vector: list[float], offset: int) -> list[int]:
     """Pack one bit for each number into bytes: 0 if it is negative, as in vLLM; the
     first number is the highest bit.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import struct
 from typing import Annotated, Literal, cast
 
 import msgspec
@@ -18,6 +17,7 @@ from .interfaces import Header, Profile, ReaderOptions
 from .json_body import JsonBody
 from .parameter_table import Note, ParameterTable, accept, reject
 from .request_body import BodySchema, ParsedBody
+from .vector_numbers import list_numbers
 
 MAX_INPUTS = 2048
 """OpenAI's limit on the inputs of one request."""
@@ -209,7 +209,7 @@ class EmbeddingObject(Struct, frozen=True):
 
     index: int
     object: str
-    embedding: tuple[float, ...] | str
+    embedding: list[float] | str
 
 
 class EmbeddingsResponse(Struct, frozen=True, omit_defaults=True):
@@ -229,16 +229,10 @@ class EmbeddingsResponse(Struct, frozen=True, omit_defaults=True):
 def render_embeddings(
     embeddings: Embeddings, header: Header, profile: Profile, *, as_base64: bool
 ) -> bytes:
-    """Serialize the response. Numbers keep all bits: parsed as a double, each rounds to
-    the same float32.
-    """
+    """Serialize the response. Numbers keep all bits, see `list_numbers`."""
     data: list[EmbeddingObject] = []
     for index, vector in enumerate(embeddings.vectors):
-        embedding = (
-            base64.b64encode(vector).decode()
-            if as_base64
-            else struct.unpack(f"<{len(vector) // 4}f", vector)
-        )
+        embedding = base64.b64encode(vector).decode() if as_base64 else list_numbers(vector)
         data.append(EmbeddingObject(index, "embedding", embedding))
     answer = EmbeddingsResponse(
         "list", data, header.model, build_prompt_usage(embeddings.prompt_tokens, profile)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import struct
-
+import msgspec
 from msgspec import Struct
 
 from ...core.encoder_requests import Embeddings, TextInputs
 from ..field_errors import invalid_value
 from ..interfaces import ReaderOptions
 from ..request_body import BodySchema, ParsedBody
+from ..vector_numbers import list_numbers
 from .field_spelling import normalize_spelling
 from .wire import (
     GEMINI_BATCH_EMBED,
@@ -76,7 +76,10 @@ def read_batch_embed_contents(data: bytes, _: ReaderOptions, *, model: str) -> G
 
 def render_gemini_embeddings(embeddings: Embeddings, *, is_batch: bool) -> bytes:
     """Serialize the response."""
-    vectors = [b'{"values":[%s]}' % _render_numbers(vector) for vector in embeddings.vectors]
+    vectors = [
+        b'{"values":%s}' % msgspec.json.encode(list_numbers(vector))
+        for vector in embeddings.vectors
+    ]
     if not is_batch:
         return b'{"embedding":%s}' % vectors[0]
     return b'{"embeddings":[%s]}' % b",".join(vectors)
@@ -92,9 +95,3 @@ def _read_text(content: GeminiContent, path: str) -> str:
     if not text:
         raise invalid_value(path, "an input must not be empty")
     return text
-
-
-def _render_numbers(vector: bytes) -> bytes:
-    """Render little-endian float32. Nine digits identify each number exactly."""
-    numbers = struct.unpack(f"<{len(vector) // 4}f", vector)
-    return ",".join([f"{number:.9g}" for number in numbers]).encode()

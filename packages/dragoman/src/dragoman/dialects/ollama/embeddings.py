@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import struct
-
+import msgspec
 from msgspec import Struct
 
 from ...core.encoder_requests import Embeddings, TextInputs
@@ -12,6 +11,7 @@ from ..generation_fields import resolve_model
 from ..interfaces import ReaderOptions
 from ..json_encoding import encode_string
 from ..request_body import BodySchema, ParsedBody
+from ..vector_numbers import list_numbers
 from .keep_alive import read_keep_alive
 from .wire import (
     OLLAMA_EMBED,
@@ -98,7 +98,7 @@ def render_embed(model: str, embeddings: Embeddings | None, total: int, load: in
         b'{"model":%s,"embeddings":[%s],"total_duration":%d,"load_duration":%d,"prompt_eval_count":%d}'
         % (
             encode_string(model),
-            b",".join([_render_vector(vector) for vector in vectors]),
+            b",".join([_encode_vector(vector) for vector in vectors]),
             total,
             load,
             0 if embeddings is None else embeddings.prompt_tokens,
@@ -109,13 +109,9 @@ def render_embed(model: str, embeddings: Embeddings | None, total: int, load: in
 def render_embeddings(embeddings: Embeddings | None) -> bytes:
     """Serialize the response of /api/embeddings."""
     return b'{"embedding":%s}' % (
-        b"[]" if embeddings is None else _render_vector(embeddings.vectors[0])
+        b"[]" if embeddings is None else _encode_vector(embeddings.vectors[0])
     )
 
 
-def _render_vector(vector: bytes) -> bytes:
-    """Render a vector of little-endian float32. Nine significant digits identify each
-    number exactly.
-    """
-    numbers = struct.unpack(f"<{len(vector) // 4}f", vector)
-    return b"[%s]" % ",".join([f"{number:.9g}" for number in numbers]).encode()
+def _encode_vector(vector: bytes) -> bytes:
+    return msgspec.json.encode(list_numbers(vector))
