@@ -15,10 +15,10 @@ import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.engine.serving import Twin, twin
 from tests.serving.harness import scope
-from tests.virtual_time import run_in_virtual_time
 
 from dragoman.http import asgi_extensions
 from dragoman.http.asgi_extensions import DISCONNECT_EXTENSION
+from tests.virtual_time import run_in_virtual_time
 
 STREAMS = 60
 ENDLESS = {"max_tokens": 2000, "ignore_eos": True, "stream": True}
