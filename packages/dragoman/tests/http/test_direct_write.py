@@ -7,22 +7,46 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from tests.http.wire import GET, HEAD, answers, body_of, piece, serving, start
 
 from dragoman.http.asgi_extensions import DirectResponse, find_direct_response
 
 
-def find_direct(scope: Scope) -> DirectResponse:
-    direct = find_direct_response(scope)
+def find_direct(scope: Scope, send: Send) -> DirectResponse:
+    direct = find_direct_response(scope, send)
     assert direct is not None
     return direct
 
 
-def test_find_direct_response_without_extension_returns_none() -> None:
-    assert find_direct_response({"extensions": {"tls": {}}}) is None
-    assert find_direct_response({"type": "http"}) is None
-    assert find_direct_response({"extensions": None}) is None
+@pytest.mark.parametrize(
+    "scope", [{"extensions": {"tls": {}}}, {"type": "http"}, {"extensions": None}]
+)
+def test_find_direct_response_without_extension_returns_none(scope: Scope) -> None:
+    async def send(_: Message) -> None: ...
+
+    assert find_direct_response(scope, send) is None
+
+
+async def test_direct_response_is_unavailable_behind_middleware() -> None:
+    """What is written directly would pass by a middleware that edits messages."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await body_of(receive)
+        assert find_direct_response(scope, send) is not None
+
+        async def edit(message: Message) -> None:
+            await send(message)
+
+        assert find_direct_response(scope, edit) is None
+        await edit(start())
+        await edit(piece(b"a"))
+
+    async with serving(app) as wire:
+        (answer,) = answers(
+            await wire.ask(GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+        )
+    assert answer.body == b"a"
 
 
 async def test_direct_write_and_send_form_one_body_and_keep_alive() -> None:
@@ -30,7 +54,7 @@ async def test_direct_write_and_send_form_one_body_and_keep_alive() -> None:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await body_of(receive)
-        direct = find_direct(scope)
+        direct = find_direct(scope, send)
         results.append(direct.can_write)
         await send(start())
         results.append(direct.can_write)
@@ -53,7 +77,7 @@ async def test_direct_write_to_head_request_sends_no_body() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await body_of(receive)
         await send(start())
-        find_direct(scope).write(b"a")
+        find_direct(scope, send).write(b"a")
         await send(piece(b"b"))
 
     async with serving(app) as wire:
@@ -66,7 +90,7 @@ async def test_direct_write_over_content_length_closes_connection() -> None:
         await body_of(receive)
         await send(start(200, (b"content-length", b"3")))
         with pytest.raises(RuntimeError, match="longer"):
-            find_direct(scope).write(b"four")
+            find_direct(scope, send).write(b"four")
 
     async with serving(app) as wire:
         assert (await wire.ask(GET)).endswith(b"\r\n\r\n")
@@ -81,7 +105,7 @@ async def test_direct_write_stops_when_client_does_not_read() -> None:
         nonlocal written
         await body_of(receive)
         await send(start())
-        direct = find_direct(scope)
+        direct = find_direct(scope, send)
         while direct.can_write:
             direct.write(b"x" * 65_536)
             written += 65_536
@@ -108,7 +132,7 @@ async def test_headers_are_sent_before_body() -> None:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await body_of(receive)
-        assert not find_direct(scope).can_write
+        assert not find_direct(scope, send).can_write
         await send(start())
         await read.wait()
         await send(piece())
@@ -132,8 +156,8 @@ async def test_direct_write_is_unavailable_after_disconnect() -> None:
         await send(start())
         begun.set()
         assert (await receive())["type"] == "http.disconnect"
-        results.append(find_direct(scope).can_write)
-        find_direct(scope).write(b"nobody reads this")
+        results.append(find_direct(scope, send).can_write)
+        find_direct(scope, send).write(b"nobody reads this")
         left.set()
 
     async with serving(app) as wire:
@@ -151,7 +175,7 @@ async def test_direct_respond_writes_whole_response(method: bytes) -> None:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await body_of(receive)
-        direct = find_direct(scope)
+        direct = find_direct(scope, send)
         results.append(direct.can_respond)
         direct.respond(201, [(b"content-length", b"5")], b"whole")
         results.append(direct.can_respond)
@@ -170,7 +194,7 @@ async def test_direct_respond_is_unavailable_once_headers_are_sent() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await body_of(receive)
         await send(start())
-        assert not find_direct(scope).can_respond
+        assert not find_direct(scope, send).can_respond
         await send(piece(b"a"))
 
     async with serving(app) as wire:

@@ -216,6 +216,8 @@ NOT_IN_GOLDEN = {
     ),
     *(("TextCompletion", "service_tier"), ("TextCompletionChunk", "service_tier")),
     ("CachedTokenDetails", "cache_write_tokens"),
+    # Of a tool that says how it has drawn.
+    *(("ImageGenerationCallItem", "quality"), ("ImageGenerationCallItem", "background")),
     # Of upstreams that verify their own reasoning.
     *(("ChatAnswerMessage", "reasoning_details"), ("ChatDelta", "reasoning_details")),
 }

@@ -73,7 +73,10 @@ class DirectResponse(Protocol):
         ...
 
 
-def find_direct_response(scope: Mapping[str, Any]) -> DirectResponse | None:
-    """Return the server's extension, or None if it has none."""
+def find_direct_response(scope: Mapping[str, Any], send: object) -> DirectResponse | None:
+    """Return the server's extension, or None if it has none, or if `send` is not its own
+    method: what is written directly would pass by a middleware that has wrapped `send`.
+    """
     extensions: Mapping[str, DirectResponse] = scope.get("extensions") or {}
-    return extensions.get(DIRECT_WRITE_EXTENSION)
+    direct = extensions.get(DIRECT_WRITE_EXTENSION)
+    return direct if getattr(send, "__self__", None) is direct else None

@@ -449,7 +449,7 @@ class Application:
             not_started = None if self._is_started else self._not_started
             endpoint = not_started or self._router.find_endpoint(scope)
             lifecycle = endpoint.open_request(scope, receive, on_disconnect)
-            direct = find_direct_response(scope)
+            direct = find_direct_response(scope, send)
             # Without these references a running stream does not keep its request in
             # memory.
             del scope, receive
