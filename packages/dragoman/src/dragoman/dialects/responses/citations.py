@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
@@ -55,12 +56,16 @@ class Sources:
                 )
 
     def _cite_files(self, text: str) -> Iterator[tuple[int, bytes]]:
+        # The characters of longer names, which are no mention of a shorter one.
+        named = bytearray(len(text))
         # A regular expression of all names would try each of them at each position.
-        for file in self._files.values():
+        for file in sorted(self._files.values(), key=lambda file: -len(file.name)):
             start = text.find(file.name)
             while start >= 0:
                 end = start + len(file.name)
-                if not _is_part_of_name(text[start - 1 : start], text[end : end + 2]):
+                is_part = _is_part_of_name(text[start - 1 : start], text[end : end + 2])
+                if not is_part and named.find(1, start, end) < 0:
+                    named[start:end] = b"\x01" * len(file.name)
                     yield (
                         start,
                         b'{"type":"file_citation","file_id":%s,"filename":%s,"index":%d}'
@@ -77,4 +82,7 @@ def _is_part_of_name(before: str, after: str) -> bool:
 
 
 def _is_in_name(character: str) -> bool:
+    # Chinese and Japanese put no space between a name and the words around it.
+    if character and unicodedata.category(character) == "Lo":
+        return False
     return character.isalnum() or character in tuple("_-")
