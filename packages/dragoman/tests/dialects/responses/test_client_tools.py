@@ -283,9 +283,10 @@ def test_server_side_tools_are_skipped_with_warning():
             container,
             {"type": "tool_search"},
             {"type": "shell", "allowed_callers": ["programmatic"]},
+            {"type": "shell", "environment": "local"},
         ]
     )
-    assert len(parsed.warnings) == 3
+    assert len(parsed.warnings) == 4
 
 
 @pytest.mark.parametrize(

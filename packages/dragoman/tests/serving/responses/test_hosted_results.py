@@ -274,6 +274,7 @@ async def test_hosted_shell_returns_call_and_output() -> None:
         (ToolCallResult(text="a"), ("a", "", 0)),
         (ToolCallResult(text="bad", is_error=True), ("", "bad", 1)),
         (ToolCallResult(text="x", structured_content={"exit_code": 3}), ("", "", 3)),
+        (ToolCallResult(text="x", structured_content={"exit_code": True}), ("", "", 0)),
         (TIMEOUT, ("", "No answer.", None)),
     ],
 )
@@ -376,6 +377,7 @@ async def test_option_without_argument_is_reported(
         (IMAGE_TOOL | {"background": "red"}, "tools[0].background"),
         (IMAGE_TOOL | {"partial_images": 4}, "tools[0].partial_images"),
         (IMAGE_TOOL | {"size": 512}, "tools[0].size"),
+        ({"type": "shell", "environment": 5}, "tools[0].environment"),
         ({"type": "shell", "environment": {"type": "mars"}}, "tools[0].environment.type"),
         (
             {"type": "shell", "environment": {"type": "container_reference"}},

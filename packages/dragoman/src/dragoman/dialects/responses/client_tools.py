@@ -290,9 +290,12 @@ def is_client_tool(tool: ResponsesWireTool) -> bool:
         case "tool_search":
             return tool.execution == "client"
         case "shell":
+            if bytes(tool.environment).strip() in (b"", b"null"):
+                return True
             environment = decode_or_none(tool.environment, dict[str, Raw])
             return (
-                environment is None or bytes(environment.get("type", Raw(b'"local"'))) == b'"local"'
+                environment is not None
+                and bytes(environment.get("type", Raw(b'"local"'))) == b'"local"'
             )
         case kind:
             return kind in CLIENT_TOOLS

@@ -139,12 +139,12 @@ def _join_content(content: object) -> str | None:
 def _read_output(fields: Fields, exit_code: int) -> CommandOutput:
     outcome = _get_fields(fields.get("outcome"))
     codes = (fields.get("exit_code"), outcome.get("exit_code"))
-    code = next((code for code in codes if isinstance(code, int) and abs(code) < 2**31), exit_code)
+    code = next((code for code in codes if type(code) is int and abs(code) < 2**31), exit_code)
     has_timed_out = fields.get("timed_out") is True or outcome.get("type") == "timeout"
     return CommandOutput(
         stdout=_get_text(fields, "stdout") or "",
         stderr=_get_text(fields, "stderr") or "",
-        exit_code=None if has_timed_out else int(code),
+        exit_code=None if has_timed_out else code,
     )
 
 
