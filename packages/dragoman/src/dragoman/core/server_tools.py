@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 HOSTED_PREFIX = "hosted:"
 """Begins the labels of the servers that run hosted tools, which no client's label does."""
@@ -185,7 +185,8 @@ def is_json_object(arguments: str) -> bool:
     and need no approval.
     """
     try:
-        msgspec.json.decode(arguments, type=dict[str, Raw])
+        # Values are decoded too: numbers that no double can hold are found only then.
+        msgspec.json.decode(arguments, type=dict[str, object])
     except (msgspec.MsgspecError, RecursionError):
         return False
     return True

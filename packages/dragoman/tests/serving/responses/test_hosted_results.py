@@ -190,6 +190,14 @@ async def test_plain_text_of_file_search_is_one_result() -> None:
     ]
 
 
+async def test_arguments_with_number_out_of_range_fail_call() -> None:
+    search = ScriptEntry((CallTool("file_search", '{"query":"a","limit":1e999}'),))
+    server, servers = build(search, ANSWER)
+    call, message = (await create(server, build_body(FILE_TOOL))).output
+    assert (cast("Any", call).status, message.type) == ("failed", "message")
+    assert servers.calls == []
+
+
 async def test_argument_of_option_is_hidden_from_model() -> None:
     server, _ = build(ANSWER)
     await create(server, build_body(FILE_TOOL))
