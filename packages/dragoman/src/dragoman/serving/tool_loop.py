@@ -234,10 +234,16 @@ class ToolCaller:
         tool = self._plan.tools[call.name]
         if tool.is_repeatable or not self._journal.is_interrupted(key):
             return None
+        # Clients of a hosted tool know only that name.
+        name = (
+            abbreviate(tool.hosted)
+            if tool.hosted
+            else f"{abbreviate(tool.name)} of the MCP server {abbreviate(tool.server)}"
+        )
         error = EngineError(
-            f"The server stopped while it called the tool {abbreviate(tool.name)} of the MCP "
-            f"server {abbreviate(tool.server)}. Whether the call was made is unknown, and the "
-            "tool is declared neither idempotent nor read-only, so the call was not repeated."
+            f"The server stopped while it called the tool {name}. Whether the call was made is "
+            "unknown, and the tool is declared neither idempotent nor read-only, so the call was "
+            "not repeated."
         )
         error.should_retry = False
         return error

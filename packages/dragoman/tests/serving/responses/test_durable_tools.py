@@ -314,6 +314,7 @@ async def test_hosted_calls_continue_after_death_at_any_commit(
         statuses[response["status"]] += 1
         if response["status"] == "failed":
             assert response["error"]["message"].startswith(KEY)
+            assert "MCP" not in response["error"]["message"]
         else:
             assert summarize(response) == summarize(whole)
         if not has_died:
