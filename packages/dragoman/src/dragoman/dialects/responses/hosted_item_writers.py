@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 
 from ...core.events import Token
-from ...core.server_tools import IMAGE_FORMATS
+from ...core.server_tools import IMAGE_FORMATS, ToolOutcome
 from ..json_encoding import encode_int, encode_string, encode_string_or_null
 from ..search_links import find_links
 from .citations import CitedFile, Sources
@@ -36,7 +36,10 @@ _IMAGE_FIELDS = {
 
 
 class HostedCallItemWriter(McpCallItemWriter):
-    """A call of a tool of the operator that runs a hosted tool."""
+    """A call of a tool of the operator that runs a hosted tool.
+
+    sources: receives what a search finds.
+    """
 
     def __init__(
         self,
@@ -45,10 +48,12 @@ class HostedCallItemWriter(McpCallItemWriter):
         call_id: str,
         name: ToolName,
         options: ResponsesRenderOptions,
+        sources: Sources,
     ) -> None:
         super().__init__(index, tail, call_id, name)
         self._kind = self._tool.hosted + "_call"
         self._options = options
+        self._sources = sources
         self._set_id(self._kind)
 
     def begin(self) -> list[EventFields]:
@@ -59,13 +64,18 @@ class HostedCallItemWriter(McpCallItemWriter):
         self.texts.append(text)
         return None
 
+    @property
+    def _result(self) -> ToolOutcome | None:
+        """The outcome of a call that succeeded; None for others."""
+        return None if self.outcome is None or self.outcome.failure is not None else self.outcome
+
     def _build_endings(self, stage: bytes) -> list[EventFields]:
         """Return the events of a call that was made. There is none for a failure."""
         kind = self._kind.encode()
         if self.outcome is None:
             return []
         begun = (kind + b"." + stage, self.location)
-        if self.outcome.failure is not None:
+        if self._result is None:
             return [begun]
         return [begun, (kind + b".completed", self.location)]
 
@@ -97,22 +107,7 @@ class HostedCallItemWriter(McpCallItemWriter):
 
 
 class SearchItemWriter(HostedCallItemWriter):
-    """A search, which keeps what it has found for the citations of later text.
-
-    sources: receives what it finds.
-    """
-
-    def __init__(
-        self,
-        index: int,
-        tail: str,
-        call_id: str,
-        name: ToolName,
-        options: ResponsesRenderOptions,
-        sources: Sources,
-    ) -> None:
-        super().__init__(index, tail, call_id, name, options)
-        self._sources = sources
+    """A search, which keeps what it has found for the citations of later text."""
 
     def end(self) -> list[EventFields]:
         return self._build_endings(b"searching")
@@ -126,8 +121,8 @@ class WebSearchItemWriter(SearchItemWriter):
     """A `web_search_call`."""
 
     def keep_sources(self) -> None:
-        if self.outcome is not None and self.outcome.failure is None:
-            self._sources.add_links(find_links(self.outcome.text))
+        if self._result is not None:
+            self._sources.add_links(find_links(self._result.text))
 
     def render(self, status: bytes) -> bytes:
         status = self._map_status(status)
@@ -136,12 +131,8 @@ class WebSearchItemWriter(SearchItemWriter):
             query = encode_string(self._find_argument("query", "q"))
             action = b',"query":%s,"queries":[%s]' % (query, query)
         self.keep_sources()
-        if (
-            self._options.include_sources
-            and self.outcome is not None
-            and self.outcome.failure is None
-        ):
-            links = find_links(self.outcome.text)
+        if self._options.include_sources and self._result is not None:
+            links = find_links(self._result.text)
             sources = (b'{"type":"url","url":%s}' % encode_string(link.url) for link in links)
             action += b',"sources":[%s]' % b",".join(sources)
         return b'{"id":%s,"type":"web_search_call","status":"%s","action":{"type":"search"%s}}' % (
@@ -155,10 +146,10 @@ class FileSearchItemWriter(SearchItemWriter):
     """A `file_search_call`."""
 
     def keep_sources(self) -> None:
-        if self.outcome is not None and self.outcome.failure is None:
+        if self._result is not None:
             self._sources.add_files(
                 CitedFile(file.file_id or name, name)
-                for file in read_found_files(self.outcome)
+                for file in read_found_files(self._result)
                 if (name := file.filename or file.file_id)
             )
 
@@ -169,12 +160,8 @@ class FileSearchItemWriter(SearchItemWriter):
             queries = self._find_arguments("queries", "query", "q")
         self.keep_sources()
         results = b"null"
-        if (
-            self._options.include_file_results
-            and self.outcome is not None
-            and self.outcome.failure is None
-        ):
-            files = read_found_files(self.outcome)
+        if self._options.include_file_results and self._result is not None:
+            files = read_found_files(self._result)
             results = b"[%s]" % b",".join(file.render() for file in files)
         return b'{"id":%s,"type":"file_search_call","status":"%s","queries":[%s],"results":%s}' % (
             self.id,
@@ -222,7 +209,7 @@ class ImageGenerationItemWriter(HostedCallItemWriter):
         """Return the status; OpenAI's type has none for a call that was cut off."""
         if self.outcome is None:
             return status if status == IN_PROGRESS else b"failed"
-        return COMPLETED if self.outcome.failure is None and self.outcome.images else b"failed"
+        return COMPLETED if self._result is not None and self._result.images else b"failed"
 
     def end(self) -> list[EventFields]:
         if self.outcome is None:

@@ -32,8 +32,9 @@ from .item_writers import (
 from .render_options import ResponsesRenderOptions
 from .tool_registry import ToolName
 
-_SEARCHES = {"web_search": WebSearchItemWriter, "file_search": FileSearchItemWriter}
 _HOSTED = {
+    "web_search": WebSearchItemWriter,
+    "file_search": FileSearchItemWriter,
     "code_interpreter": CodeInterpreterItemWriter,
     "image_generation": ImageGenerationItemWriter,
     "shell": ShellItemWriter,
@@ -81,10 +82,8 @@ class ItemWriterFactory:
         # The table has only the names that differ between the prompt and the wire.
         tool_name = self._names.get(name) or ToolName(name, name, "")
         tool = tool_name.server_tool
-        if tool is not None and (search := _SEARCHES.get(tool.hosted)) is not None:
-            return search(index, self._tail, call_id, tool_name, self._options, self._sources)
         if tool is not None and (hosted := _HOSTED.get(tool.hosted)) is not None:
-            return hosted(index, self._tail, call_id, tool_name, self._options)
+            return hosted(index, self._tail, call_id, tool_name, self._options, self._sources)
         if tool is not None:
             kind = ApprovalItemWriter if tool.needs_approval else McpCallItemWriter
             return kind(index, self._tail, call_id, tool_name)
