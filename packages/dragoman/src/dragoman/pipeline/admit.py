@@ -73,6 +73,9 @@ async def admit(
         RequestError: the call is rejected before the engine is involved.
     """
     request_metrics: list[RequestMetrics | None] = []
+    # Before any is prepared: the latency of each prompt includes the preparation of all.
+    for _ in requests:
+        request_metrics.append(None if metrics is None else metrics.start_request(model))
     jobs: list[Job] = []
     runs: list[list[TokenRun] | list[EventRun]] = []
     warnings: dict[str, None] = {}
@@ -80,7 +83,6 @@ async def admit(
     # before this ends.
     with model.keep_loaded():
         for index, request in enumerate(requests):
-            request_metrics.append(None if metrics is None else metrics.start_request(model))
             job, job_warnings = await prepare_job(model, request, terms, index)
             jobs.append(job)
             runs.append(_build_runs(model, job))
