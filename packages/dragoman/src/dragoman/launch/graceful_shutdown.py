@@ -237,11 +237,15 @@ class Server(uvicorn.Server):
         for item in sockets:
             item.close()
         state = self.server_state
-        for connection in tuple(state.connections):
-            connection.shutdown()
+        notified: set[object] = set()
         try:
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
                 while state.connections or state.tasks:
+                    # Each time, since the event loop may still add connections that it
+                    # has accepted before the ports closed.
+                    for connection in state.connections - notified:
+                        notified.add(connection)
+                        connection.shutdown()
                     if self.force_exit:
                         break
                     await asyncio.sleep(_CLOSE_INTERVAL)
