@@ -5,6 +5,7 @@ The texts are untrusted: names of control tokens in them are plain text.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -15,10 +16,11 @@ from ..core.encoder_requests import (
     Embeddings,
     EmbedRequest,
     EncodingTask,
+    RelevanceScores,
     TextEmbedRequest,
     TextInputs,
 )
-from ..core.errors import ContextTooLong, RequestError, Unsupported
+from ..core.errors import ContextTooLong, EngineError, RequestError, Unsupported
 from ..core.trace_context import SpanContext
 from ..prompts.hf_tokenizer import HfTokenizer
 from .engine_backends import (
@@ -41,7 +43,7 @@ costs more.
 
 _SCORES_ONLY = "This model scores pairs of texts and does not support embeddings: use /rerank."
 
-T = TypeVar("T")
+T = TypeVar("T", Embeddings, RelevanceScores)
 
 
 async def embed(
@@ -102,16 +104,37 @@ def estimate_tokens(texts: Iterable[str | tuple[int, ...]]) -> int:
 async def run_in_turn(
     model: ServedModel, queue_share: QueueShare, tokens: int, compute: Callable[[], Awaitable[T]]
 ) -> T:
-    """Call an engine that embeds or scores when it is the owner's turn. Raises
-    Overloaded if the queue is full.
+    """Call an engine that embeds or scores when it is the owner's turn.
+
+    Raises:
+        EngineError: a number of the answer is not finite.
+        Overloaded: the queue is full.
     """
     queued_request = model.queues.encoding.enqueue(queue_share, tokens)
     try:
         await queued_request.wait_for_turn()
         with EngineCall():
-            return await compute()
+            answer = await compute()
     finally:
         queued_request.leave()
+    _check_numbers(answer)
+    return answer
+
+
+def _check_numbers(answer: Embeddings | RelevanceScores) -> None:
+    """Raise EngineError for a number that JSON cannot write, such as the overflow of a
+    model in half precision.
+    """
+    if isinstance(answer, RelevanceScores):
+        is_finite = all(map(math.isfinite, answer.scores))
+    else:
+        import numpy as np  # noqa: PLC0415 - takes long to import
+
+        is_finite = all(
+            bool(np.isfinite(np.frombuffer(vector, "<f4")).all()) for vector in answer.vectors
+        )
+    if not is_finite:
+        raise EngineError("The model computed numbers that are not finite.")
 
 
 def find_embedder(model: ServedModel) -> tuple[Embedder, HfTokenizer]:
