@@ -61,7 +61,7 @@ class OverflowingEncoder:
         ("/v1/score", {"queries": "x", "documents": ["y", "z"]}),
     ],
 )
-async def test_embed_with_non_finite_number_returns_500(
+async def test_infinite_embedding_returns_500(
     path: str, body: dict[str, object], number: float
 ) -> None:
     engine = OverflowingEncoder(number)
@@ -70,7 +70,7 @@ async def test_embed_with_non_finite_number_returns_500(
 
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("path", ["/v1/score", "/v1/rerank"])
-async def test_score_that_is_not_finite_returns_500(path: str, number: float) -> None:
+async def test_infinite_score_returns_500(path: str, number: float) -> None:
     engine = OverflowingEncoder(number)
     body: dict[str, object] = {"query": "x", "documents": ["y", "z"]}
     if path == "/v1/score":
