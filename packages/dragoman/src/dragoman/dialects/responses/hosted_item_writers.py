@@ -10,7 +10,7 @@ import msgspec
 from ...core.events import Token
 from ...core.server_tools import IMAGE_FORMATS, ToolOutcome
 from ..json_encoding import encode_int, encode_string, encode_string_or_null
-from ..search_links import find_links
+from ..search_links import Link, find_links
 from .citations import CitedFile, Sources
 from .client_tools import encode_json
 from .item_writers import (
@@ -25,7 +25,7 @@ from .item_writers import (
 )
 from .render_options import ResponsesRenderOptions
 from .tool_registry import ToolName
-from .tool_results import CommandOutput, read_command_outputs, read_found_files
+from .tool_results import CommandOutput, FoundFile, read_command_outputs, read_found_files
 
 _IMAGE_FIELDS = {
     "background": ("transparent", "opaque", "auto"),
@@ -121,8 +121,10 @@ class WebSearchItemWriter(SearchItemWriter):
     """A `web_search_call`."""
 
     def keep_sources(self) -> None:
-        if self._result is not None:
-            self._sources.add_links(find_links(self._result.text))
+        self._sources.add_links(self._find_links())
+
+    def _find_links(self) -> tuple[Link, ...]:
+        return () if self._result is None else find_links(self._result.text)
 
     def render(self, status: bytes) -> bytes:
         status = self._map_status(status)
@@ -130,9 +132,9 @@ class WebSearchItemWriter(SearchItemWriter):
         if status != IN_PROGRESS:
             query = encode_string(self._find_argument("query", "q"))
             action = b',"query":%s,"queries":[%s]' % (query, query)
-        self.keep_sources()
+        links = self._find_links()
+        self._sources.add_links(links)
         if self._options.include_sources and self._result is not None:
-            links = find_links(self._result.text)
             sources = (b'{"type":"url","url":%s}' % encode_string(link.url) for link in links)
             action += b',"sources":[%s]' % b",".join(sources)
         return b'{"id":%s,"type":"web_search_call","status":"%s","action":{"type":"search"%s}}' % (
@@ -146,22 +148,27 @@ class FileSearchItemWriter(SearchItemWriter):
     """A `file_search_call`."""
 
     def keep_sources(self) -> None:
-        if self._result is not None:
-            self._sources.add_files(
-                CitedFile(file.file_id or name, name)
-                for file in read_found_files(self._result)
-                if (name := file.filename or file.file_id)
-            )
+        self._keep(self._read_files())
+
+    def _read_files(self) -> list[FoundFile]:
+        return [] if self._result is None else read_found_files(self._result)
+
+    def _keep(self, files: list[FoundFile]) -> None:
+        self._sources.add_files(
+            CitedFile(file.file_id or name, name)
+            for file in files
+            if (name := file.filename or file.file_id)
+        )
 
     def render(self, status: bytes) -> bytes:
         status = self._map_status(status)
         queries: list[str] = []
         if status != IN_PROGRESS:
             queries = self._find_arguments("queries", "query", "q")
-        self.keep_sources()
+        files = self._read_files()
+        self._keep(files)
         results = b"null"
         if self._options.include_file_results and self._result is not None:
-            files = read_found_files(self._result)
             results = b"[%s]" % b",".join(file.render() for file in files)
         return b'{"id":%s,"type":"file_search_call","status":"%s","queries":[%s],"results":%s}' % (
             self.id,
