@@ -5,12 +5,10 @@ from __future__ import annotations
 from operator import ne
 
 from .events import (
+    TEXT_DELTAS,
     ChoiceFinished,
     Event,
     Finished,
-    ReasoningDelta,
-    RefusalDelta,
-    TextDelta,
     ToolCallDelta,
     ToolCallStart,
 )
@@ -23,7 +21,6 @@ LONGEST_WORD = 24
 """Characters of a long word that is one token: a short answer may consist of it."""
 LONGEST_RUN = 128
 """Characters of the longest tokens: vocabularies have runs of up to 128 spaces."""
-_TEXTS = (TextDelta, ReasoningDelta, RefusalDelta)
 _PIECES = 16
 """Pieces of text whose characters are compared at once."""
 
@@ -53,7 +50,7 @@ class AnswerSize:
         self._reported: int | None = None
 
     def add(self, event: Event) -> None:
-        if isinstance(event, _TEXTS):
+        if isinstance(event, TEXT_DELTAS):
             text = event.text
         elif isinstance(event, ToolCallDelta):
             text = event.arguments

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from .events import (
+    TEXT_DELTAS,
     ChoiceFinished,
     Event,
     Finished,
@@ -41,16 +42,7 @@ TRANSITIONS: dict[str, dict[type[Event], str]] = {
     IN_CALL: _PART_STARTS | {ToolCallDelta: IN_CALL},
     DONE: {},
 }
-_TEXTS = (TextDelta, ReasoningDelta, RefusalDelta)
-# A tuple is checked several times as fast as a union.
-_CHOICE_EVENTS = (
-    TextDelta,
-    ReasoningDelta,
-    RefusalDelta,
-    ToolCallStart,
-    ToolCallDelta,
-    ChoiceFinished,
-)
+_CHOICE_EVENTS = (*TEXT_DELTAS, ToolCallStart, ToolCallDelta, ChoiceFinished)
 
 
 class ProtocolError(Exception):
@@ -80,7 +72,7 @@ class EventGrammar:
                 raise ProtocolError(f"{event}: there are {len(self._states)} choices")
             # msgspec does not validate structs built in Python; a None from a
             # third-party engine would fail only later, in a writer.
-            if isinstance(event, _TEXTS) and type(event.text) is not str:
+            if isinstance(event, TEXT_DELTAS) and type(event.text) is not str:
                 raise ProtocolError(f"{event}: text must be a string")
             state = self._states[event.choice]
             next_state = TRANSITIONS[state].get(type(event))

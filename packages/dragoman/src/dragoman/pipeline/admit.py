@@ -72,10 +72,8 @@ async def admit(
     Raises:
         RequestError: the call is rejected before the engine is involved.
     """
-    request_metrics: list[RequestMetrics | None] = []
     # Before any is prepared: the latency of each prompt includes the preparation of all.
-    for _ in requests:
-        request_metrics.append(None if metrics is None else metrics.start_request(model))
+    request_metrics = [None if metrics is None else metrics.start_request(model) for _ in requests]
     jobs: list[Job] = []
     runs: list[list[TokenRun] | list[EventRun]] = []
     warnings: dict[str, None] = {}
@@ -87,9 +85,10 @@ async def admit(
             jobs.append(job)
             runs.append(_build_runs(model, job))
             warnings |= dict.fromkeys(job_warnings)
-        streams: list[BatchStream] = []
-        for prompt in zip(runs, requests, request_metrics, strict=True):
-            streams.append(_build_stream(model, *prompt))
+        streams = [
+            _build_stream(model, *prompt)
+            for prompt in zip(runs, requests, request_metrics, strict=True)
+        ]
         batches = streams[0] if len(streams) == 1 else merge_prompts(streams)
         batches.timeout = terms.timeout
         if model.usage_guard is not None:
