@@ -398,7 +398,10 @@ async def test_openapi_lists_only_routes_allowed_for_key() -> None:
     assert user["paths"]["/v1/chat/completions"]["post"]["security"] == [
         {"bearer": []},
         {"x-api-key": []},
+        {"x-goog-api-key": []},
     ]
+    generate = "/v1beta/models/{model}:generateContent"
+    assert {"key": []} in user["paths"][generate]["post"]["security"]
     assert user["paths"]["/health"]["get"]["security"] == []
     # No components that only admin routes use remain.
     assert "WeightUpdate" not in user["components"]["schemas"]
@@ -414,7 +417,13 @@ async def test_openapi_with_keys_file_lists_routes_of_key() -> None:
             (await server.get(key, "/openapi.json")).json() for key in ("a", "root")
         ]
     assert "/update_weights" in administrator["paths"].keys() - user["paths"].keys()
-    assert user["components"]["securitySchemes"].keys() == {"bearer", "x-api-key"}
+    schemes = user["components"]["securitySchemes"]
+    assert {name: scheme.get("in") for name, scheme in schemes.items()} == {
+        "bearer": None,
+        "x-api-key": "header",
+        "x-goog-api-key": "header",
+        "key": "query",
+    }
 
 
 @pytest.mark.parametrize(

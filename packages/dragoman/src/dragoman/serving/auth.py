@@ -24,7 +24,7 @@ MISSING_KEY = (
     "You didn't provide an API key. Send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`."
 )
 
-_KEY_HEADERS = tuple(
+KEY_HEADERS = tuple(
     envelope.key_header for envelope in ENVELOPES if envelope.key_header is not None
 )
 
@@ -186,7 +186,7 @@ class Keyring:
         # Vendors' SDKs send headers of their own or a bearer token, and a request may
         # carry several. All values are read, so that a proxy and this server cannot
         # disagree on the key.
-        keys = [key for name in _KEY_HEADERS for key in headers.getlist(name) if key]
+        keys = [key for name in KEY_HEADERS for key in headers.getlist(name) if key]
         keys += [key for key in query_keys if key]
         for value in headers.getlist("authorization"):
             scheme, _, key = value.partition(" ")

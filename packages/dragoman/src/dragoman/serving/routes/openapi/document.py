@@ -29,7 +29,7 @@ from ....dialects.rate_limit_headers import render_anthropic_rate_limits, render
 from ....dialects.registry import ENVELOPES
 from ....dialects.responses.event_schemas import RESPONSE_EVENTS
 from ...api_description import BINARY, EVENTS, FORM, JSON, ApiResponse, Form
-from ...auth import Access
+from ...auth import KEY_HEADERS, Access
 from ...handler_result import CompleteResponse
 from ...http_request import HttpRequest
 from ...route import Operation, Route
@@ -207,7 +207,12 @@ def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool)
     if requires_key:
         document["components"]["securitySchemes"] = {
             "bearer": {"type": "http", "scheme": "bearer"},
-            "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            **{name: {"type": "apiKey", "in": "header", "name": name} for name in KEY_HEADERS},
+            **{
+                name: {"type": "apiKey", "in": "query", "name": name}
+                for route, _, _ in described
+                if (name := route.envelope.key_parameter) is not None
+            },
         }
     return msgspec.json.encode(document)
 
@@ -299,8 +304,12 @@ class _DocumentBuilder:
             described["requestBody"] = self._describe_body(operation)
         described["responses"] = self._describe_responses(route, operation)
         if self._requires_key:
+            # Each alone suffices.
+            names = ["bearer", *KEY_HEADERS]
+            if route.envelope.key_parameter is not None:
+                names.append(route.envelope.key_parameter)
             is_public = route.access is Access.PUBLIC
-            described["security"] = [] if is_public else [{"bearer": []}, {"x-api-key": []}]
+            described["security"] = [] if is_public else [{name: []} for name in names]
         return described
 
     def _describe_body(self, operation: Operation) -> OpenApiObject:
