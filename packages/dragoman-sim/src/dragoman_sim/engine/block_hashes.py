@@ -30,6 +30,8 @@ have 64 bits.
 """
 DEFAULT_SEED = "vllm-none-hash"
 """vLLM's seed of cryptographic hashes if PYTHONHASHSEED is not set."""
+_NUM_KNOWN_BLOCKS = 16384
+"""Number of blocks whose hashes a hasher remembers; about 0.5 KB each."""
 
 
 class BlockContents(Protocol):
@@ -101,19 +103,22 @@ class BlockHasher:
         self._is_short = algorithm.endswith("_64bit")
         self.root = self._hash(seed)
         """The parent of every first block."""
+        # Prompts repeat their prefixes, and to find a known hash costs a fifth of
+        # computing it.
+        self.hash_block = lru_cache(_NUM_KNOWN_BLOCKS)(self._hash_block)
 
     def _hash(self, value: object) -> bytes:
         digest = self._digest(self._encode(value))
         return digest[-8:] if self._is_short else digest
 
-    def hash_block(
-        self, parent: bytes, tokens: Sequence[int], extra_keys: ExtraKeys | None = None
+    def _hash_block(
+        self, parent: bytes, tokens: tuple[int, ...], extra_keys: ExtraKeys | None = None
     ) -> bytes:
         """Hash a block cryptographically: a collision would give one client another
         client's cached prompt.
         """
         named = int.from_bytes(parent, "big") if self._is_short else parent
-        return self._hash((named, tuple(tokens), extra_keys))
+        return self._hash((named, tokens, extra_keys))
 
 
 def _encode_pickle(value: object) -> bytes:
@@ -175,13 +180,16 @@ class TokenContents:
         self._hashes = [hasher.root]
 
     def get_block_hash(self, index: int) -> bytes:
-        for block in range(len(self._hashes) - 1, index + 1):
-            begin = block * self._block_size
-            end = (block + 1) * self._block_size
-            tokens = self.tokens[begin:end]
-            if len(tokens) < self._block_size:
+        hashes = self._hashes
+        size = self._block_size
+        keys = self._keys
+        for block in range(len(hashes) - 1, index + 1):
+            begin = block * size
+            end = begin + size
+            tokens = tuple(self.tokens[begin:end])
+            if len(tokens) < size:
                 raise ValueError(f"block {index} is not full yet")
-            parent = self._hashes[-1]
+            parent = hashes[block]
             images: ImageKeys = ()
             if self._images:
                 present = (
@@ -190,16 +198,26 @@ class TokenContents:
                 # As in vLLM's `extra_keys`: the placeholder ids of all images are the
                 # same; only digests differ.
                 images = tuple((image.digest.hex(), image.begin - begin) for image in present)
-            extra_keys = self._keys.build_extra_keys(images, is_first=not block)
-            self._hashes.append(self._hasher.hash_block(parent, tokens, extra_keys))
+            extra_keys = (
+                None
+                if keys is NO_KEYS and not images
+                else keys.build_extra_keys(images, is_first=not block)
+            )
+            hashes.append(self._hasher.hash_block(parent, tokens, extra_keys))
             if self._on_hashed is not None:
                 # The root is not a block: as in vLLM's events, a first block has no
                 # parent.
-                self._on_hashed(self._hashes[-1], parent if block else None, tokens, images)
-        return self._hashes[index + 1]
+                self._on_hashed(hashes[-1], parent if block else None, tokens, images)
+        return hashes[index + 1]
 
     def iterate_block_hashes(self, begin: int, end: int) -> Iterator[bytes]:
-        return map(self.get_block_hash, range(begin, end))
+        # The head of the queue looks up its prompt in each step, so known hashes must
+        # cost little.
+        known = self._hashes[begin + 1 : end + 1]
+        first_unknown = begin + len(known)
+        if first_unknown == end:
+            return iter(known)
+        return chain(known, map(self.get_block_hash, range(first_unknown, end)))
 
 
 class TracedContents:

@@ -44,11 +44,13 @@ class SimulatedBlockPool:
     """A pool of `size` blocks; all but NULL_BLOCK can be allocated.
 
     record: whether to collect events for `take_events`.
+    size: number of blocks that can be allocated in total.
+    num_free: number of free blocks, cached ones included.
     """
 
     def __init__(self, size: int, *, record: bool = False) -> None:
         self._ref_counts = [0] * size
-        self._num_free = size - 1
+        self.size = self.num_free = size - 1
         # The free blocks in the order of their reuse. A block that is acquired stays in
         # it: its first `_num_stale` entries do not count, which costs less than an
         # ordered dict. Only blocks with a hash have such entries, and they return to
@@ -61,16 +63,6 @@ class SimulatedBlockPool:
         self._duplicates: dict[bytes, list[int]] = {}
         self._hashes: list[bytes | None] = [None] * size
         self._events: list[CacheEvent] | None = [] if record else None
-
-    @property
-    def size(self) -> int:
-        """Number of blocks that can be allocated in total."""
-        return len(self._ref_counts) - 1
-
-    @property
-    def num_free(self) -> int:
-        """Number of free blocks, cached ones included."""
-        return self._num_free
 
     @property
     def num_used(self) -> int:
@@ -94,9 +86,9 @@ class SimulatedBlockPool:
         """Allocate blocks and evict their cached contents. Raises ValueError if fewer
         than `count` blocks are free.
         """
-        if count > self._num_free:
-            raise ValueError(f"cannot allocate {count} blocks: {self._num_free} are free")
-        self._num_free -= count
+        if count > self.num_free:
+            raise ValueError(f"cannot allocate {count} blocks: {self.num_free} are free")
+        self.num_free -= count
         take = self._free.popleft
         counts = self._ref_counts
         stale = self._num_stale
@@ -166,7 +158,7 @@ class SimulatedBlockPool:
         for block in blocks:
             if not counts[block]:
                 self._num_stale[block] += 1
-                self._num_free -= 1
+                self.num_free -= 1
             counts[block] += 1
         if len(self._free) > 2 * len(counts):
             self._drop_stale()
@@ -204,7 +196,7 @@ class SimulatedBlockPool:
                     unhashed.append(block)
                 else:
                     freed.append(block)
-        self._num_free += len(freed) + len(unhashed)
+        self.num_free += len(freed) + len(unhashed)
         self._free.extend(freed)
         # Blocks without a hash move to the front: nothing is lost by reusing a block
         # that no lookup can find.

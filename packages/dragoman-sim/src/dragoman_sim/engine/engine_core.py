@@ -93,15 +93,12 @@ class EngineCore:
         self.host_link = host_link
         self._count_sampled = count_sampled
         self.num_steps = 0
+        self.next_step_end: float | None = None
+        """The time at which the running step ends; None if none runs."""
         self._step_time = step_time
         self._in_flight: deque[_InFlightStep] = deque()
         # vLLM's asynchronous scheduling prepares at most one step ahead.
         self._max_in_flight = 2 if scheduler.config.async_scheduling else 1
-
-    @property
-    def next_step_end(self) -> float | None:
-        """The time at which the running step ends; None if none runs."""
-        return self._in_flight[0].ends if self._in_flight else None
 
     @property
     def next_due(self) -> float | None:
@@ -111,9 +108,9 @@ class EngineCore:
         As in vLLM, transfers that end while a step runs are processed at the end of the
         step.
         """
-        if self._in_flight:
-            return self._in_flight[0].ends
-        return None if self.host_link is None else self.host_link.next_end
+        if self.next_step_end is None and self.host_link is not None:
+            return self.host_link.next_end
+        return self.next_step_end
 
     @property
     def can_launch(self) -> bool:
@@ -163,9 +160,11 @@ class EngineCore:
         """End the oldest step if it is due: the first half of `step`. Finished
         sequences stay in the running set.
         """
-        if not self._in_flight or self._in_flight[0].ends > now:
+        ends = self.next_step_end
+        if ends is None or ends > now:
             return StepOutcome(now)
         flight = self._in_flight.popleft()
+        self.next_step_end = self._in_flight[0].ends if self._in_flight else None
         sampled, finished = self.scheduler.update(flight.step, self._count_sampled)
         return StepOutcome(flight.ends, flight.begins, flight.load, sampled, finished)
 
@@ -187,7 +186,7 @@ class EngineCore:
             # Before scheduling, so that sequences that are loaded by now can run in the
             # next step.
             self.scheduler.complete_transfers(self.host_link.pop_ended(now))
-        while len(self._in_flight) < self._max_in_flight:
+        while len(self._in_flight) < self._max_in_flight and self.scheduler.has_work:
             step = self.scheduler.schedule()
             # Most steps only continue what runs.
             if step.admitted or step.preempted or step.fetching or step.below_threshold:
@@ -195,7 +194,7 @@ class EngineCore:
             begins = (
                 now if self.host_link is None else self._begin_transfers(step, self.host_link, now)
             )
-            if step.num_tokens:
+            if step.decodes or step.chunks:
                 load = step.load
                 self.begin(step, begins, self._step_time(load), load)
                 if self.host_link is not None:
@@ -219,8 +218,11 @@ class EngineCore:
         computes it.
         """
         begins = max(now, self._in_flight[-1].ends) if self._in_flight else now
+        ends = begins + seconds
+        if not self._in_flight:
+            self.next_step_end = ends
         self._in_flight.append(
-            _InFlightStep(step, step.load if load is None else load, begins, begins + seconds)
+            _InFlightStep(step, step.load if load is None else load, begins, ends)
         )
         self.num_steps += 1
 

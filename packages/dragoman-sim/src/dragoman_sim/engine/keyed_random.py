@@ -20,14 +20,15 @@ class KeyedRandom:
     __slots__ = ("_count", "_key", "_numbers")
 
     def __init__(self, *key: str | bytes | int) -> None:
-        parts: list[bytes] = []
+        joined = blake2b(digest_size=16)
         for part in key:
             encoded = (
                 part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
             )
             # With lengths, so that no two keys are joined to the same bytes.
-            parts += len(encoded).to_bytes(8, "little"), encoded
-        self._key = blake2b(b"".join(parts), digest_size=16).digest()
+            joined.update(len(encoded).to_bytes(8, "little"))
+            joined.update(encoded)
+        self._key = joined.digest()
         self._count = 0
         # The drawn numbers of 64 bits, the next one last.
         self._numbers: list[int] = []
@@ -36,8 +37,9 @@ class KeyedRandom:
         """Draw a number that is at least 0 and less than 1."""
         if not self._numbers:
             block = self._count.to_bytes(8, "little")
-            digest = blake2b(block, digest_size=_BLOCK.size, key=self._key).digest()
-            self._numbers.extend(reversed(_BLOCK.unpack(digest)))
+            digest = blake2b(block, digest_size=64, key=self._key).digest()
+            self._numbers = [*_BLOCK.unpack(digest)]
+            self._numbers.reverse()
             self._count += 1
         # The upper 53 bits, so that the result is never rounded up to 1.
         return (self._numbers.pop() >> 11) * _SCALE

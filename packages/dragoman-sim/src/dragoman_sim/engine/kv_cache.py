@@ -41,12 +41,11 @@ class KvCache(Protocol):
         """Find the longest cached prefix, which never includes the last token."""
         ...
 
-    def count_for_admission(
-        self, prefix: CachedPrefix, num_tokens: int, *, is_whole: bool = False
-    ) -> int:
-        """Count the free blocks that a waiting sequence takes to have `num_tokens`.
-
-        is_whole: count what it holds at most at a time, until all of them are computed.
+    def can_admit(
+        self, prefix: CachedPrefix, num_tokens: int, num_reserved: int, num_free: int
+    ) -> bool:
+        """Whether `num_free` blocks are enough for a waiting sequence to have
+        `num_tokens`, and for what it holds at most at a time until it has `num_reserved`.
         """
         ...
 
@@ -54,16 +53,10 @@ class KvCache(Protocol):
         """Give a waiting sequence the blocks of its prefix."""
         ...
 
-    def free_skipped(self, sequence: SimulatedSequence) -> None:
-        """Free the blocks to which no later token attends."""
-        ...
-
-    def count_missing(self, sequence: SimulatedSequence, num_tokens: int) -> int:
-        """Count the blocks that a running sequence lacks to have `num_tokens`."""
-        ...
-
-    def allocate(self, sequence: SimulatedSequence, num_tokens: int) -> None:
-        """Allocate the blocks that a sequence lacks; they must be free."""
+    def allocate(self, sequence: SimulatedSequence, num_tokens: int) -> bool:
+        """Free the blocks to which no later token attends, then allocate those that a
+        sequence lacks to have `num_tokens`. Returns False if too few are free.
+        """
         ...
 
     def cache(self, sequence: SimulatedSequence, num_tokens: int) -> None:
@@ -99,18 +92,17 @@ class SingleTableCache:
         blocks = self._pool.find(sequence.contents.iterate_block_hashes(0, num_full))
         return CachedPrefix(len(blocks) * self._block_size, (blocks,))
 
-    def count_for_admission(
-        self,
-        prefix: CachedPrefix,
-        num_tokens: int,
-        *,
-        is_whole: bool = False,  # noqa: ARG002 - it holds all that it ever takes
-    ) -> int:
-        missing = -(-num_tokens // self._block_size)
+    def can_admit(
+        self, prefix: CachedPrefix, num_tokens: int, num_reserved: int, num_free: int
+    ) -> bool:
+        # It holds all that it ever takes.
+        missing = -(-max(num_tokens, num_reserved) // self._block_size)
         (hits,) = prefix.blocks
-        # A cached block that no sequence holds counts as free; acquiring it reduces the
-        # free blocks by one.
-        return missing + self._pool.count_free(hits) - len(hits) if hits else missing
+        if hits:
+            # A cached block that no sequence holds counts as free; acquiring it reduces
+            # the free blocks by one.
+            missing += self._pool.count_free(hits) - len(hits)
+        return missing <= num_free
 
     def acquire(self, sequence: SimulatedSequence, prefix: CachedPrefix) -> None:
         (hits,) = prefix.blocks
@@ -119,16 +111,13 @@ class SingleTableCache:
         sequence.blocks = hits
         sequence.num_hashed_blocks = len(hits)
 
-    def free_skipped(self, sequence: SimulatedSequence) -> None:
-        pass
-
-    def count_missing(self, sequence: SimulatedSequence, num_tokens: int) -> int:
-        return -(-num_tokens // self._block_size) - len(sequence.blocks)
-
-    def allocate(self, sequence: SimulatedSequence, num_tokens: int) -> None:
+    def allocate(self, sequence: SimulatedSequence, num_tokens: int) -> bool:
         missing = -(-num_tokens // self._block_size) - len(sequence.blocks)
         if missing > 0:
+            if missing > self._pool.num_free:
+                return False
             sequence.blocks += self._pool.allocate(missing)
+        return True
 
     def cache(self, sequence: SimulatedSequence, num_tokens: int) -> None:
         if not self._is_caching:
@@ -214,9 +203,18 @@ class GroupedCache:
                     del tables[table][-(-hit // kind.block_size) :]
         return CachedPrefix(hit, tuple(tables), longest if longest > hit else 0)
 
-    def count_for_admission(
-        self, prefix: CachedPrefix, num_tokens: int, *, is_whole: bool = False
-    ) -> int:
+    def can_admit(
+        self, prefix: CachedPrefix, num_tokens: int, num_reserved: int, num_free: int
+    ) -> bool:
+        return (
+            not num_reserved or self._count(prefix, num_reserved, is_whole=True) <= num_free
+        ) and self._count(prefix, num_tokens, is_whole=False) <= num_free
+
+    def _count(self, prefix: CachedPrefix, num_tokens: int, *, is_whole: bool) -> int:
+        """Count the free blocks that a waiting sequence takes to have `num_tokens`.
+
+        is_whole: count what it holds at most at a time, until all of them are computed.
+        """
         return sum(
             kind.count_for_admission(hits, prefix.num_tokens, num_tokens, is_whole=is_whole)
             for kind, hits in zip(self._kind_by_table, prefix.blocks, strict=True)
@@ -229,22 +227,19 @@ class GroupedCache:
             for kind, hits in zip(self._kind_by_table, prefix.blocks, strict=True)
         ]
 
-    def free_skipped(self, sequence: SimulatedSequence) -> None:
+    def allocate(self, sequence: SimulatedSequence, num_tokens: int) -> bool:
+        tables = list(zip(self._kind_by_table, sequence.tables, strict=True))
         # A running step still reads what its tokens attend to, and rejected drafts are
         # computed again.
         num_ended = max(0, sequence.num_computed_tokens - sequence.num_in_flight)
-        for kind, table in zip(self._kind_by_table, sequence.tables, strict=True):
+        for kind, table in tables:
             kind.free_skipped(table, num_ended)
-
-    def count_missing(self, sequence: SimulatedSequence, num_tokens: int) -> int:
-        return sum(
-            kind.count_missing(table, num_tokens)
-            for kind, table in zip(self._kind_by_table, sequence.tables, strict=True)
-        )
-
-    def allocate(self, sequence: SimulatedSequence, num_tokens: int) -> None:
-        for kind, table in zip(self._kind_by_table, sequence.tables, strict=True):
+        missing = sum(kind.count_missing(table, num_tokens) for kind, table in tables)
+        if missing > self._pool.num_free:
+            return False
+        for kind, table in tables:
             kind.allocate(table, num_tokens)
+        return True
 
     def cache(self, sequence: SimulatedSequence, num_tokens: int) -> None:
         if not self._is_caching:

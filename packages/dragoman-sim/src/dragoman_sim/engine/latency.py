@@ -147,7 +147,8 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
             # A step with a prompt cannot replay the CUDA graph of pure decoding, so it
             # and each of its sequences cost more.
             total += self.mixed_base + self.per_mixed_sequence * load.sequences
-        total += integrate_curve(self.per_token, load.tokens)
+        if self.per_token:
+            total += integrate_curve(self.per_token, load.tokens)
         if load.drafts:
             total += self.draft_base + self.per_draft * load.drafts
         if load.lora_tokens:

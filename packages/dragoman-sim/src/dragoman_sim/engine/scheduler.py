@@ -154,6 +154,14 @@ class SimulatedScheduler:
         )
 
     @property
+    def has_work(self) -> bool:
+        """Whether `schedule` may have something to do, as vLLM asks before each step."""
+        return bool(self._running or self._waiting or self._ready_to_resume or self._loading) or (
+            # Transfers of ended sequences may be due.
+            self.offloading is not None
+        )
+
+    @property
     def num_fetched_waiting(self) -> int:
         """Number of sequences whose prompt has been fetched, and that do not run yet."""
         return len(self._ready_to_resume)
@@ -215,6 +223,10 @@ class SimulatedScheduler:
     def add(self, sequence: SimulatedSequence) -> None:
         """Queue a sequence. Raises RequestError if it can never run."""
         self.check(sequence)
+        self.enqueue(sequence)
+
+    def enqueue(self, sequence: SimulatedSequence) -> None:
+        """Queue a sequence that `check` has accepted."""
         self._has_loras = self._has_loras or bool(sequence.lora)
         self._waiting.add(sequence)
         if self.offloading is not None:
@@ -313,7 +325,8 @@ class SimulatedScheduler:
         """
         step = SchedulerOutput()
         config = self.config
-        self._kv.begin_step()
+        if self._has_groups:
+            self._kv.begin_step()
         if self._unconfirmed:
             self.cache_accepted()
         if config.long_prefill_token_threshold:
@@ -322,28 +335,39 @@ class SimulatedScheduler:
         if config.num_speculative_tokens:
             self._schedule_with_drafts(step)
         else:
-            is_mixed = self._schedule_without_drafts(step)
+            if self._running:
+                self._schedule_running(step)
+            is_mixed = bool(step.last_chunks)
+            # As in vLLM, a step that preempts admits no sequence: running ones have too
+            # few blocks already.
+            if (self._waiting or self._ready_to_resume or self._loading) and not step.preempted:
+                self._admit(step)
+            if self._has_groups:
+                self._count_in_flight(step, 1)
         # `update` reports samplers in the order of the running set, where decodes and
         # prompts are mixed in this step.
         if is_mixed:
             samplers = {*step.decodes, *step.last_chunks}
             step.samplers = [sequence for sequence in self._running if sequence in samplers]
         if self._has_loras:
-            # As in vLLM, adapters are kept in an LRU cache.
-            step.has_loras = True
-            resident = self._resident_loras
-            computed = (*step.decodes, *(chunk.sequence for chunk in step.chunks))
-            for lora in dict.fromkeys(sequence.lora for sequence in computed if sequence.lora):
-                step.loaded_loras += lora not in resident
-                resident[lora] = None
-                resident.move_to_end(lora)
-            # Evict only now that all of the step's adapters are at the end, so that
-            # none of them is evicted.
-            while len(resident) > config.max_loras:
-                resident.popitem(last=False)
+            self._load_loras(step)
         if self.offloading is not None:
             self._schedule_transfers(self.offloading, step)
         return step
+
+    def _load_loras(self, step: SchedulerOutput) -> None:
+        """Load the adapters of a step. As in vLLM, they are kept in an LRU cache."""
+        step.has_loras = True
+        resident = self._resident_loras
+        computed = (*step.decodes, *(chunk.sequence for chunk in step.chunks))
+        for lora in dict.fromkeys(sequence.lora for sequence in computed if sequence.lora):
+            step.loaded_loras += lora not in resident
+            resident[lora] = None
+            resident.move_to_end(lora)
+        # Evict only now that all of the step's adapters are at the end, so that
+        # none of them is evicted.
+        while len(resident) > self.config.max_loras:
+            resident.popitem(last=False)
 
     def _count_in_flight(self, step: SchedulerOutput, sign: int) -> None:
         for sequence in step.decodes:
@@ -422,18 +446,6 @@ class SimulatedScheduler:
             share = config.max_num_batched_tokens // num_sequences
             return max(config.long_prefill_token_threshold, share)
         return config.long_prefill_token_threshold
-
-    def _schedule_without_drafts(self, step: SchedulerOutput) -> bool:
-        """Schedule a step. Returns True if the rest of a running prompt is part of it."""
-        self._schedule_running(step)
-        is_mixed = bool(step.last_chunks)
-        # As in vLLM, a step that preempts admits no sequence: running ones have too few
-        # blocks already.
-        if not step.preempted:
-            self._admit(step)
-        if self._has_groups:
-            self._count_in_flight(step, 1)
-        return is_mixed
 
     def _schedule_running(self, step: SchedulerOutput) -> None:
         """Schedule running sequences.
@@ -543,7 +555,7 @@ class SimulatedScheduler:
                 self._append_chunk(sequence, count, step)
             else:
                 self._append_decode(sequence, count, step)
-        if not step.preempted:
+        if (self._waiting or self._ready_to_resume) and not step.preempted:
             self._admit(step, can_pad=not has_prefill)
         for sequence, count in step.counts.items():
             sequence.num_in_flight += count
@@ -666,9 +678,7 @@ class SimulatedScheduler:
         Returns False if the sequence itself was preempted; with offloading also if a
         running step may still write the blocks of the sequence to preempt.
         """
-        self._kv.free_skipped(sequence)
-        missing = self._kv.count_missing(sequence, num_tokens)
-        while missing > self.pool.num_free:
+        while not self._kv.allocate(sequence, num_tokens):
             # First come, first served: the last admitted sequence is preempted, and
             # goes to the front of the queue.
             victim = self._running[-1]
@@ -679,7 +689,6 @@ class SimulatedScheduler:
             self._preempt(victim, step)
             if victim is sequence:
                 return False
-        self._kv.allocate(sequence, num_tokens)
         return True
 
     def _preempt(self, victim: SimulatedSequence, step: SchedulerOutput) -> None:
@@ -716,8 +725,6 @@ class SimulatedScheduler:
         can_pad: whether a sequence with one token left is padded with drafts, so that
             all decodes have equal length.
         """
-        if not (self._waiting or self._ready_to_resume or self._loading):
-            return
         config = self.config
         skipped = list[SimulatedSequence]()
         has_running = bool(step.counts)
@@ -733,7 +740,12 @@ class SimulatedScheduler:
         ):
             return
         while self._waiting and len(self._running) < self._max_running:
-            remaining = config.max_num_batched_tokens - step.num_tokens
+            remaining = (
+                config.max_num_batched_tokens
+                - len(step.decodes)
+                - step.num_chunk_tokens
+                - step.num_draft_tokens
+            )
             if not remaining:
                 break
             sequence = self._waiting[0]
@@ -959,12 +971,12 @@ class SimulatedScheduler:
         return True
 
     def _can_admit(self, sequence: SimulatedSequence, prefix: CachedPrefix, end: int) -> bool:
-        available = self.pool.num_free - (self._watermark if self._running else 0)
-        if self.config.scheduler_reserve_full_isl:
-            whole = self._kv.count_for_admission(prefix, sequence.num_tokens, is_whole=True)
-            if whole > available:
-                return False
-        return self._kv.count_for_admission(prefix, end) <= available
+        return self._kv.can_admit(
+            prefix,
+            end,
+            sequence.num_tokens if self.config.scheduler_reserve_full_isl else 0,
+            self.pool.num_free - (self._watermark if self._running else 0),
+        )
 
     def _start(
         self,

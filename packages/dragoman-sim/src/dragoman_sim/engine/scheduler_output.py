@@ -18,11 +18,6 @@ class PrefillChunk(Struct, frozen=True, gc=False):
     num_computed_tokens: int
     num_tokens: int
 
-    @property
-    def pairs(self) -> float:
-        """Query-key pairs of its attention."""
-        return self.num_tokens * (self.num_computed_tokens + self.num_tokens / 2)
-
 
 class RemoteFetch(Struct, frozen=True, gc=False):
     """A sequence that waits for num_tokens tokens of its prompt from another instance;
@@ -33,7 +28,7 @@ class RemoteFetch(Struct, frozen=True, gc=False):
     num_tokens: int
 
 
-class SchedulerOutput:
+class SchedulerOutput(Struct, eq=False):
     """The sequences of one step.
 
     decodes: sequences that compute one token and sample the next.
@@ -57,44 +52,23 @@ class SchedulerOutput:
     transfers: between device and host memory; None without KV offloading.
     """
 
-    __slots__ = (
-        "admitted",
-        "below_threshold",
-        "block_fillers",
-        "chunks",
-        "counts",
-        "decodes",
-        "drafts",
-        "fetching",
-        "has_loras",
-        "last_chunks",
-        "loaded_loras",
-        "num_chunk_tokens",
-        "num_draft_tokens",
-        "padded",
-        "preempted",
-        "samplers",
-        "transfers",
-    )
-
-    def __init__(self) -> None:
-        self.decodes: list[SimulatedSequence] = []
-        self.chunks: list[PrefillChunk] = []
-        self.num_chunk_tokens = 0
-        self.last_chunks: list[SimulatedSequence] = []
-        self.samplers: list[SimulatedSequence] | None = None
-        self.block_fillers: list[SimulatedSequence] = []
-        self.admitted: list[SimulatedSequence] = []
-        self.preempted: list[SimulatedSequence] = []
-        self.fetching: list[RemoteFetch] = []
-        self.below_threshold: list[SimulatedSequence] = []
-        self.drafts: dict[SimulatedSequence, int] = {}
-        self.num_draft_tokens = 0
-        self.padded: set[SimulatedSequence] = set()
-        self.counts: dict[SimulatedSequence, int] = {}
-        self.has_loras = False
-        self.loaded_loras = 0
-        self.transfers: StepTransfers | None = None
+    decodes: list[SimulatedSequence] = []
+    chunks: list[PrefillChunk] = []
+    num_chunk_tokens: int = 0
+    last_chunks: list[SimulatedSequence] = []
+    samplers: list[SimulatedSequence] | None = None
+    block_fillers: list[SimulatedSequence] = []
+    admitted: list[SimulatedSequence] = []
+    preempted: list[SimulatedSequence] = []
+    fetching: list[RemoteFetch] = []
+    below_threshold: list[SimulatedSequence] = []
+    drafts: dict[SimulatedSequence, int] = {}
+    num_draft_tokens: int = 0
+    padded: set[SimulatedSequence] = set()
+    counts: dict[SimulatedSequence, int] = {}
+    has_loras: bool = False
+    loaded_loras: int = 0
+    transfers: StepTransfers | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -107,6 +81,13 @@ class SchedulerOutput:
         """
         decodes = self.decodes
         chunks = self.chunks
+        num_decodes = len(decodes)
+        context = 0
+        for sequence in decodes:
+            context += sequence.num_computed_tokens
+        pairs: float = 0
+        for chunk in chunks:
+            pairs += chunk.num_tokens * (chunk.num_computed_tokens + chunk.num_tokens / 2)
         lora_tokens = 0
         if self.has_loras:
             lora_tokens = sum(
@@ -114,11 +95,12 @@ class SchedulerOutput:
             )
             lora_tokens += sum(chunk.num_tokens for chunk in chunks if chunk.sequence.lora)
         return StepLoad(
-            tokens=self.num_tokens,
-            context=sum([sequence.num_computed_tokens for sequence in decodes]) if decodes else 0,
-            prefill_pairs=sum([chunk.pairs for chunk in chunks]) if chunks else 0,
-            sequences=len(self.decodes) + len(self.chunks),
-            drafts=self.num_draft_tokens,
-            lora_tokens=lora_tokens,
-            loaded_loras=self.loaded_loras,
+            num_decodes + self.num_chunk_tokens + self.num_draft_tokens,
+            context,
+            pairs,
+            num_decodes + len(chunks),
+            None,
+            self.num_draft_tokens,
+            lora_tokens,
+            self.loaded_loras,
         )

@@ -77,7 +77,8 @@ class StepDriver:
         else:
             for rank, launched in zip(self._ranks, self._lock_step.launch(at), strict=True):
                 rank.handle_launch(launched, at)
-        due = self._core.next_due
+        core = self._core
+        due = core.next_step_end if core.host_link is None else core.next_due
         if due is not None and due != self._tick_at:
             self._tick_at = due
             self._call_at(due, self.tick)
