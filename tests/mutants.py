@@ -1985,9 +1985,9 @@ MUTANTS = (
     ),
     Mutant(
         "simulated front-end time is added to the server's own (ours)",
-        "packages/dragoman-sim/src/dragoman_sim/engine/engine.py",
-        "arrived_at=now\n            if request.arrival_time is None\n            else",
-        "arrived_at=now\n            if request.id else",
+        "packages/dragoman-sim/src/dragoman_sim/engine/timer_queue.py",
+        "return now if loop_time is None else",
+        "return now if self else",
         ("packages/dragoman-sim/tests/engine/test_arrival.py",),
     ),
     Mutant(

@@ -80,7 +80,7 @@ def test_step_before_due_time_is_noop() -> None:
     tested = core(asynchronous=True)
     tested.add(sequence("a", [1], 5))
     tested.step(0.0)
-    assert tested.step(0.5).sampled == []
+    assert not tested.step(0.5).sampled
     assert tested.next_step_end == 1.0
 
 
@@ -101,7 +101,7 @@ def test_abort_between_commit_and_launch_ends_sequence() -> None:
     tested.step(0.0)
     tested.commit(1.0)
     tested.abort(ended)
-    assert tested.launch(1.0) == LaunchedSteps([], [], [], [])
+    assert tested.launch(1.0) == LaunchedSteps()
     assert (tested.next_step_end, tested.scheduler.pool.num_used) == (None, 0)
 
 

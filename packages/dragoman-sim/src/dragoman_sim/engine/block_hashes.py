@@ -198,11 +198,9 @@ class TokenContents:
                 # As in vLLM's `extra_keys`: the placeholder ids of all images are the
                 # same; only digests differ.
                 images = tuple((image.digest.hex(), image.begin - begin) for image in present)
-            extra_keys = (
-                None
-                if keys is NO_KEYS and not images
-                else keys.build_extra_keys(images, is_first=not block)
-            )
+            extra_keys = None
+            if not block or images or keys.lora:
+                extra_keys = keys.build_extra_keys(images, is_first=not block)
             hashes.append(self._hasher.hash_block(parent, tokens, extra_keys))
             if self._on_hashed is not None:
                 # The root is not a block: as in vLLM's events, a first block has no

@@ -182,16 +182,17 @@ class SimulatedBlockPool:
         """
         counts = self._ref_counts
         hashes = self._hashes
-        freed = list[int]()
-        unhashed = list[int]()
+        freed: list[int] = []
+        unhashed: list[int] = []
         # In reverse, as in vLLM: the end of a prompt is evicted before its beginning,
         # which other prompts may share.
         for block in reversed(blocks):
+            count = counts[block]
             # A block that is freed twice would later be allocated to two sequences.
-            if counts[block] < 1:
+            if count < 1:
                 raise ValueError(f"block {block} is not held")
-            counts[block] -= 1
-            if not counts[block]:
+            counts[block] = count - 1
+            if count == 1:
                 if hashes[block] is None:
                     unhashed.append(block)
                 else:

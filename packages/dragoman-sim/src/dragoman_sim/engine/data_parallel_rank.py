@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from dragoman.core.engine_stats import (
     LENGTH_BUCKETS,
@@ -48,7 +49,7 @@ for.
 """
 
 
-class EndedRequest(NamedTuple):
+class EndedRequest(Struct, frozen=True, gc=False):
     """What an ended request adds to the counters.
 
     reason: None if the engine failed.
@@ -220,11 +221,12 @@ class DataParallelRank:
 
         at: time of arrival in the queue; may be in the past, if the loop runs late.
         """
+        sequence = live.sequence
         live.queued_at = at
-        live.sequence.arrival = at
-        self._live[live.sequence] = live
-        self.core.add(live.sequence)
-        self.launch_if_idle(at)
+        sequence.arrival = at
+        self._live[sequence] = live
+        self.core.scheduler.enqueue(sequence)
+        self._driver.launch_if_idle(at)
 
     def launch_if_idle(self, at: float) -> None:
         """Launch a step if none is running."""
@@ -400,28 +402,29 @@ class DataParallelRank:
             live.emit(PromptLogprobs(live.id, (None, *scores)))
 
     def _finish(self, live: LiveRequest, last: Ended | Failed, at: float) -> None:
-        del self._live[live.sequence]
+        sequence = live.sequence
+        del self._live[sequence]
         scheduler = self.core.scheduler
         # The scheduler has also counted accepted drafts after the stop token.
         if (
             scheduler.config.num_speculative_tokens
-            and live.sequence.num_output_tokens > live.num_output_tokens
+            and sequence.num_output_tokens > live.num_output_tokens
         ):
-            scheduler.discard_sampled(
-                live.sequence, live.sequence.num_output_tokens - live.num_output_tokens
-            )
-        self.core.abort(live.sequence)
+            scheduler.discard_sampled(sequence, sequence.num_output_tokens - live.num_output_tokens)
+        scheduler.finish(sequence)
         # After the scheduler has decided whether the sequence keeps its blocks for
         # another instance.
         if self.transfers is not None:
-            last = self.transfers.finish(live.sequence, last, at)
+            last = self.transfers.finish(sequence, last, at)
         self._record_stats(live, at, last.reason if isinstance(last, Ended) else None)
         self._emit_last(live, last)
 
     def _emit_last(self, live: LiveRequest, last: Ended | Failed) -> None:
-        live.emit(last)
         if live.delayed is None:
+            live.deliver(last)
             self._on_finished(live)
+        else:
+            live.delayed.append(last)
 
     def handle_launch(self, launched: LaunchedSteps, at: float) -> None:
         """Report the requests that left the queue, end those with too little in the
@@ -461,6 +464,8 @@ class DataParallelRank:
 
     def _record_stats(self, live: LiveRequest, at: float, reason: FinishReason | None) -> None:
         sequence = live.sequence
+        length = live.num_output_tokens
+        lengths = live.choice_lengths
         self._uncounted.append(
             EndedRequest(
                 reason,
@@ -471,11 +476,11 @@ class DataParallelRank:
                 live.last_token_at,
                 sequence.num_prompt_tokens,
                 sequence.num_cached_tokens or 0,
-                live.num_output_tokens,
+                length,
                 sequence.max_tokens,
                 sequence.num_preemptions,
                 live.choices,
-                live.choice_lengths.record(live.num_output_tokens),
+                length if lengths is None else lengths.record(length),
             )
         )
         if len(self._uncounted) >= _MAX_UNCOUNTED:

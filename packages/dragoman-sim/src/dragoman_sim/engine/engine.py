@@ -30,7 +30,7 @@ from dragoman.core.simulated_engine import MetricOverrides, RankState, Simulatio
 from dragoman.core.token_engine import Failed, OutputCallback, TokenRequest
 from dragoman.engines.active_sequences import SHUTTING_DOWN, check_admission
 
-from .block_hashes import DEFAULT_HASHER, BlockHasher, CacheKeys, TokenContents
+from .block_hashes import DEFAULT_HASHER, NO_KEYS, BlockHasher, CacheKeys, TokenContents
 from .block_pool import SimulatedBlockPool
 from .data_parallel_rank import DataParallelBalancer, DataParallelRank
 from .engine_core import EngineCore
@@ -161,13 +161,6 @@ def add_rank_noise(seconds: StepTime, config: SimulatorConfig, rank: int) -> Ste
     )
 
 
-def check_request(request: TokenRequest, vocab: int, max_model_len: int) -> None:
-    """Validate a request. Raises RequestError if it exceeds the engine's size."""
-    check_prompt(request.prompt, vocab, max_model_len)
-    if request.max_tokens < 1:
-        raise RequestError("max_tokens must be at least 1", param="max_tokens")
-
-
 MAX_RECENT_STEPS = 120
 """Steps of each rank whose times are kept."""
 
@@ -212,7 +205,6 @@ class SimulatorEngine:
         self._last_choices: tuple[GenerateRequest, ChoiceLengths] | None = None
         self._balancer = DataParallelBalancer()
         self._timers: TimerQueue | None = None
-        self._tick_time: float | None = None
         self._ready_at = 0.0
         self._down_reason: str | None = "the engine is not running"
         self._sleep_level = 0
@@ -374,13 +366,14 @@ class SimulatorEngine:
         pool = SimulatedBlockPool(config.scheduler.num_gpu_blocks, record=publish is not None)
         recent_steps: deque[tuple[int, float]] = deque(maxlen=MAX_RECENT_STEPS)
         self._recent_steps.append(recent_steps)
-        simulated_seconds = add_rank_noise(self._compute_seconds, config, number)
+        noisy_seconds = add_rank_noise(self._compute_seconds, config, number)
 
         def measure_step(load: StepLoad) -> float:
-            seconds = simulated_seconds(load)
-            recent_steps.append((load.tokens, seconds))
             # Read at each step, since an administrator can change it.
-            return seconds / self._config.time_scale
+            config = self._config
+            seconds = noisy_seconds(load) if config.noise else config.latency.compute_seconds(load)
+            recent_steps.append((load.tokens, seconds))
+            return seconds / config.time_scale
 
         acceptance = DraftAcceptance(config.acceptance_rates, config.seed)
         block_size = config.scheduler.block_size
@@ -444,16 +437,22 @@ class SimulatorEngine:
         """Add a request, see `TokenEngine.add`. Also raises the error of a script or a
         fault plan.
         """
-        down_reason = self._find_down_reason()
+        down_reason = self._down_reason
+        if self._ready_at:
+            down_reason = self._find_down_reason()
         if down_reason is not None:
             raise Overloaded(f"Not ready: {down_reason}.")
-        check_request(request, self._vocab_size, self._max_model_len)
+        check_prompt(request.prompt, self._vocab_size, self._max_model_len)
+        if request.max_tokens < 1:
+            raise RequestError("max_tokens must be at least 1", param="max_tokens")
         # No more requests wait than are alive, which costs nothing to count.
         num_waiting = len(self._live)
         if num_waiting >= self._config.max_num_waiting:
             num_waiting = self.health().waiting
         check_admission(request.id, self._live, self._config.max_num_waiting, num_waiting)
-        fault = self._find_fault(request)
+        fault = self._fault_injector.find_fault(request)
+        if fault is not None:
+            self._begin_fault(fault)
         rank = self._balancer.choose(self._ranks, request.extras.data_parallel_rank)
         live = self._build_live(request, deliver, fault, rank)
         if request.images:
@@ -471,7 +470,7 @@ class SimulatorEngine:
         # Counted from arrival: the time that this server's own front end takes is part
         # of the modeled time.
         queued_at = live.arrived_at + self._config.frontend_seconds / self._config.time_scale
-        self._clock.call_at(queued_at, lambda at: self._arrive(live, rank, at))
+        self._clock.call_at(queued_at, partial(self._arrive, live, rank))
 
     def abort(self, id: str) -> None:
         live = self._live.pop(id, None)
@@ -506,7 +505,9 @@ class SimulatorEngine:
             # An array of C ints: one object per token would dominate the memory of a
             # stream.
             array("i", request.prompt),
-            CacheKeys(lora, self._find_lora_path(lora), request.cache_salt, private_key),
+            CacheKeys(lora, self._find_lora_path(lora), request.cache_salt, private_key)
+            if lora or request.cache_salt or private_key
+            else NO_KEYS,
             None
             if event_builder is None
             else partial(event_builder.add_hashed, lora=lora, salt=request.cache_salt),
@@ -524,18 +525,13 @@ class SimulatorEngine:
         )
         origin = request.origin
         choice_lengths = None
-        if origin is not None:
+        if origin is not None and origin.choices > 1:
             # The choices of a request are added consecutively and share one
             # ChoiceLengths.
             if self._last_choices is None or self._last_choices[0] is not origin:
                 self._last_choices = (origin, ChoiceLengths(origin.choices))
             choice_lengths = self._last_choices[1]
-        if self._tick_time is None:
-            # Requests that are added in one iteration of the event loop arrive
-            # together, as in one message to vLLM's engine core.
-            self._tick_time = self._now()
-            asyncio.get_running_loop().call_soon(self._reset_tick_time)
-        now = self._tick_time
+        clock = self._clock
         return LiveRequest(
             request,
             deliver,
@@ -543,9 +539,7 @@ class SimulatorEngine:
             contents,
             reply,
             rng,
-            arrived_at=now
-            if request.arrival_time is None
-            else min(now, self._clock.convert(request.arrival_time)),
+            arrived_at=clock.arrive(request.arrival_time),
             lora=lora,
             fault=fault,
             choice_lengths=choice_lengths,
@@ -599,15 +593,10 @@ class SimulatorEngine:
             stream = f"request {self._request_count}"
         return KeyedRandom(config.seed, stream, array("q", request.prompt).tobytes())
 
-    def _find_fault(self, request: TokenRequest) -> Fault | None:
-        """Find the fault to inject into this request's output; None if there is none.
-
-        Raises the fault's error if it rejects the request, or EngineError if it crashes
-        the engine.
+    def _begin_fault(self, fault: Fault) -> None:
+        """Count a request's fault. Raises its error if it rejects the request, or
+        EngineError if it crashes the engine.
         """
-        fault = self._fault_injector.find_fault(request)
-        if fault is None:
-            return None
         for kind in fault.kinds:
             self._ranks[0].stats.record_fault(kind)
         if fault.crash is not None:
@@ -615,7 +604,6 @@ class SimulatorEngine:
             raise EngineError(fault.message)
         if fault.is_rejection:
             raise build_fault_error(fault)
-        return fault
 
     @property
     def _clock(self) -> TimerQueue:
@@ -626,11 +614,8 @@ class SimulatorEngine:
     def _now(self) -> float:
         return 0.0 if self._timers is None else self._timers.now()
 
-    def _reset_tick_time(self) -> None:
-        self._tick_time = None
-
     def _on_finished(self, live: LiveRequest) -> None:
-        id = live.id
+        id = live.sequence.id
         if self._live.get(id) is live:
             del self._live[id], self._rank_of[id]
 

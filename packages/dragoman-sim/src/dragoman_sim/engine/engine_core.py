@@ -9,7 +9,7 @@ shift later steps.
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -38,27 +38,42 @@ class StepOutcome(Struct, frozen=True):
     at: float
     began: float | None = None
     load: StepLoad | None = None
-    sampled: list[SimulatedSequence] = []
-    finished: list[SimulatedSequence] = []
+    sampled: Sequence[SimulatedSequence] = ()
+    finished: Sequence[SimulatedSequence] = ()
+    admitted: Sequence[SimulatedSequence] = ()
+    preempted: Sequence[SimulatedSequence] = ()
+    fetching: Sequence[RemoteFetch] = ()
+    below_threshold: Sequence[SimulatedSequence] = ()
+
+
+class LaunchedSteps(Struct):
+    """The scheduling part of a `StepOutcome`."""
+
     admitted: list[SimulatedSequence] = []
     preempted: list[SimulatedSequence] = []
     fetching: list[RemoteFetch] = []
     below_threshold: list[SimulatedSequence] = []
-
-
-class LaunchedSteps(NamedTuple):
-    """The scheduling part of a `StepOutcome`."""
-
-    admitted: list[SimulatedSequence]
-    preempted: list[SimulatedSequence]
-    fetching: list[RemoteFetch]
-    below_threshold: list[SimulatedSequence]
 
     def add(self, step: SchedulerOutput) -> None:
         self.admitted.extend(step.admitted)
         self.preempted.extend(step.preempted)
         self.fetching.extend(step.fetching)
         self.below_threshold.extend(step.below_threshold)
+
+
+def build_outcome(ended: StepOutcome, launched: LaunchedSteps) -> StepOutcome:
+    """Build the outcome of a call that ended a step and launched others."""
+    return StepOutcome(
+        ended.at,
+        ended.began,
+        ended.load,
+        ended.sampled,
+        ended.finished,
+        launched.admitted,
+        launched.preempted,
+        launched.fetching,
+        launched.below_threshold,
+    )
 
 
 class _InFlightStep(Struct, frozen=True):
@@ -146,15 +161,8 @@ class EngineCore:
         call `abort` for every sequence that ends, in the order of `sampled`, and call
         `launch`.
         """
-        outcome = self.complete(now)
-        return StepOutcome(
-            outcome.at,
-            outcome.began,
-            outcome.load,
-            outcome.sampled,
-            outcome.finished,
-            *self.launch(outcome.at),
-        )
+        ended = self.complete(now)
+        return build_outcome(ended, self.launch(ended.at))
 
     def commit(self, now: float) -> StepOutcome:
         """End the oldest step if it is due: the first half of `step`. Finished
@@ -181,33 +189,34 @@ class EngineCore:
         """Launch new steps up to the limit of steps in flight: the second half of
         `step`.
         """
-        launched = LaunchedSteps([], [], [], [])
-        if self.host_link is not None:
+        launched = LaunchedSteps()
+        scheduler = self.scheduler
+        in_flight = self._in_flight
+        link = self.host_link
+        if link is not None:
             # Before scheduling, so that sequences that are loaded by now can run in the
             # next step.
-            self.scheduler.complete_transfers(self.host_link.pop_ended(now))
-        while len(self._in_flight) < self._max_in_flight and self.scheduler.has_work:
-            step = self.scheduler.schedule()
+            scheduler.complete_transfers(link.pop_ended(now))
+        while len(in_flight) < self._max_in_flight and (in_flight or scheduler.has_work):
+            step = scheduler.schedule()
             # Most steps only continue what runs.
             if step.admitted or step.preempted or step.fetching or step.below_threshold:
                 launched.add(step)
-            begins = (
-                now if self.host_link is None else self._begin_transfers(step, self.host_link, now)
-            )
+            begins = now if link is None else self._begin_transfers(step, link, now)
             if step.decodes or step.chunks:
                 load = step.load
                 self.begin(step, begins, self._step_time(load), load)
-                if self.host_link is not None:
+                if link is not None:
                     # Stores that no step waits for begin when the step has computed the
                     # blocks that they read.
-                    ends = self._in_flight[-1].ends
+                    ends = in_flight[-1].ends
                     assert step.transfers is not None
                     for store in step.transfers.stores:
                         if store.id not in step.transfers.flushed:
-                            self.host_link.begin(store, ends)
+                            link.begin(store, ends)
             # After a step without tokens, scheduling again helps only if the step
             # preempted, which freed blocks.
-            elif self._in_flight or not step.preempted:
+            elif in_flight or not step.preempted:
                 break
         return launched
 
@@ -217,13 +226,12 @@ class EngineCore:
         """Launch a scheduled step, now or after the running one. load: its load; None
         computes it.
         """
-        begins = max(now, self._in_flight[-1].ends) if self._in_flight else now
+        in_flight = self._in_flight
+        begins = max(now, in_flight[-1].ends) if in_flight else now
         ends = begins + seconds
-        if not self._in_flight:
+        if not in_flight:
             self.next_step_end = ends
-        self._in_flight.append(
-            _InFlightStep(step, step.load if load is None else load, begins, ends)
-        )
+        in_flight.append(_InFlightStep(step, step.load if load is None else load, begins, ends))
         self.num_steps += 1
 
     def _begin_transfers(self, step: SchedulerOutput, link: HostLink, now: float) -> float:

@@ -12,14 +12,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from math import lcm
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from msgspec import Struct
 
 from .block_pool import NULL_BLOCK, SimulatedBlockPool
 from .scheduler_config import KvCacheGroup, SimulatedSchedulerConfig
 from .sequence import BlockTable, SimulatedSequence
 
 
-class CachedPrefix(NamedTuple):
+class CachedPrefix(Struct, frozen=True):
     """The cached blocks of a sequence's first `num_tokens` tokens.
 
     blocks: of each table; NULL_BLOCK stands for blocks that no later token attends to.

@@ -50,7 +50,7 @@ class LiveRequest:
     """A request in progress. It stores only the used parts of its TokenRequest.
 
     choices: number of requested choices, for the first of them; 0 for the others.
-    choice_lengths: shared by all choices of a request.
+    choice_lengths: shared by the choices of a request; None if there is one.
     delayed: outputs that are not delivered yet; None if outputs are delivered at once.
     is_plain: whether the reply has no delays and no faults.
     arrived_at, queued_at, scheduled_at: times of arrival, of entering the queue, and of
@@ -97,7 +97,7 @@ class LiveRequest:
         fault: Fault | None = None,
         choice_lengths: ChoiceLengths | None = None,
     ) -> None:
-        self.choice_lengths = choice_lengths or ChoiceLengths(1)
+        self.choice_lengths = choice_lengths
         self.deliver = deliver
         self.sequence = sequence
         self.reply = reply

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from .engine_core import EngineCore, LaunchedSteps, StepOutcome
+from .engine_core import EngineCore, LaunchedSteps, StepOutcome, build_outcome
 from .latency import StepLoad
 
 
@@ -40,10 +40,7 @@ class LockStepRanks:
         """
         ended = [core.complete(now) for core in self.cores]
         self._record_end(ended)
-        return [
-            StepOutcome(end.at, end.began, end.load, end.sampled, end.finished, *launch)
-            for end, launch in zip(ended, self.launch(ended[0].at), strict=True)
-        ]
+        return list(map(build_outcome, ended, self.launch(ended[0].at)))
 
     def commit(self, now: float) -> list[StepOutcome]:
         """End the oldest step if it is due, for drivers that end the sequences
@@ -60,7 +57,7 @@ class LockStepRanks:
         """Launch new steps up to the limit of steps in flight. Return what was launched
         per rank.
         """
-        launched = [LaunchedSteps([], [], [], []) for _ in self.cores]
+        launched = [LaunchedSteps() for _ in self.cores]
         while self.cores[0].can_launch:
             steps = [core.scheduler.schedule() for core in self.cores]
             for launch, step in zip(launched, steps, strict=True):

@@ -8,7 +8,7 @@ and formats take the same path as those of a real model.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from statistics import NormalDist
@@ -146,12 +146,6 @@ class PlannedReply(Struct, frozen=True):
     reason: FinishReason = FinishReason.STOP
     fails_at: int | None = None
     error: str = ""
-
-
-def _find_last(ids: Sequence[int], id: int) -> int:
-    """Find the last place of an id; -1 if there is none."""
-    # Without a loop in Python: most prompts have neither delimiter.
-    return len(ids) - 1 - ids[::-1].index(id) if id in ids else -1
 
 
 class ReplyGenerator:
@@ -312,28 +306,29 @@ class ReplyGenerator:
 
     def _plan_random(self, request: TokenRequest, rng: KeyedRandom) -> ReplyTokens:
         lexicon = self._lexicon
-        text = self._lexicon.text
+        options = self._options
+        text = lexicon.text
         origin = request.origin
         sampling = request.sampling
         start = lexicon.starts[rng.randbelow(len(lexicon.starts))]
         # Always drawn, so that equal prompt ids and seeds give equal replies in every
         # API.
         draw = rng.random()
-        enabled = self._is_reasoning_requested(request)
+        enabled = self._reasoning_syntax is not None and self._is_reasoning_requested(request)
         if enabled is None:
             enabled = draw < self._options.reasoning
         plan: list[int] = []
         if enabled:
-            count = self._options.reasoning_tokens.sample(rng)
+            count = options.reasoning_tokens.sample(rng)
             plan = self._wrap_reasoning(
                 request, [text[(start + index) % len(text)] for index in range(count)]
             )
-        call_prefix = self._generate_call_prefix(request, rng)
+        call_prefix = [] if request.matcher is None else self._generate_call_prefix(request, rng)
+        eos = self._find_eos(request)
+        length = max(options.output_tokens.sample(rng), request.min_tokens, 1)
         # With ignore_eos no end-of-sequence token stops the reply, so it runs up to
         # max_tokens.
-        stops = not request.stop_token_ids.isdisjoint(lexicon.eos)
-        length = max(self._options.output_tokens.sample(rng), request.min_tokens, 1)
-        ends_at = len(plan) + length if stops else None
+        ends_at = None if eos == NO_TOKEN else len(plan) + length
         # Running text never parses as a call, so it needs no grammar where tools are
         # optional.
         is_free_text = request.matcher is None or (
@@ -350,7 +345,7 @@ class ReplyGenerator:
             )
             and (not plan or TokenRestrictions(sampling).allow_all(plan))
         ):
-            return PlannedTokens(plan, text, start, ends_at, self._find_eos(request))
+            return PlannedTokens(plan, text, start, ends_at, eos)
         return ConstrainedTokens(request, lexicon, rng, plan + call_prefix, ends_at=ends_at)
 
     def _wrap_reasoning(self, request: TokenRequest, inner: list[int]) -> list[int]:
@@ -374,25 +369,25 @@ class ReplyGenerator:
         prompt; -1 if there is none.
         """
         syntax = self._reasoning_syntax
+        assert syntax is not None
         tail = request.prompt[-_PROMPT_TAIL_TOKENS:]
-        if syntax is None:
-            return -1, -1
         if self._reasoning_ids is None:
             text = self._lexicon.tokenizer.decode(tail)
             return text.rfind(syntax.begin), text.rfind(syntax.end)
         begin_id, end_id = self._reasoning_ids
-        return _find_last(tail, begin_id), _find_last(tail, end_id)
+        backwards = tail[::-1]
+        # Without a loop in Python: most prompts have neither delimiter.
+        return (
+            len(tail) - 1 - backwards.index(begin_id) if begin_id in tail else -1,
+            len(tail) - 1 - backwards.index(end_id) if end_id in tail else -1,
+        )
 
     def _is_reasoning_requested(self, request: TokenRequest) -> bool | None:
         """Whether the reply must reason: True if requested or opened by the template,
         None if optional.
         """
         origin = request.origin
-        if (
-            self._reasoning_syntax is None
-            or origin is None
-            or not isinstance(origin.prompt, Conversation)
-        ):
+        if origin is None or not isinstance(origin.prompt, Conversation):
             return False
         begins_at, ends_at = self._find_reasoning_marks(request)
         if begins_at > ends_at:
@@ -409,7 +404,7 @@ class ReplyGenerator:
         no parameters. Empty: no call.
         """
         origin = request.origin
-        if self._tools is None or request.matcher is None or origin is None:
+        if self._tools is None or origin is None:
             return []
         tools = find_callable_tools(request)
         if not tools:

@@ -726,13 +726,11 @@ class SimulatedScheduler:
             all decodes have equal length.
         """
         config = self.config
-        skipped = list[SimulatedSequence]()
+        skipped: list[SimulatedSequence] = []
         has_running = bool(step.counts)
-        loras = (
-            {sequence.lora for sequence in self._running if sequence.lora}
-            if self._has_loras
-            else set[str]()
-        )
+        loras: set[str] = set()
+        if self._has_loras:
+            loras.update(sequence.lora for sequence in self._running if sequence.lora)
         # Fetched and loaded sequences hold blocks already, so they are resumed before
         # the queue takes more blocks.
         if (self._ready_to_resume and not self._resume_fetched(step, loras)) or (

@@ -33,6 +33,10 @@ class TimerQueue:
         self._sequence_numbers = count()
         self._timer: asyncio.Handle | None = None
         self._timer_at = 0.0
+        self._tick_time: float | None = None
+        """The time of this iteration of the event loop, if it has arrivals."""
+        self._has_due = False
+        """Whether `_end_tick` has callbacks to run."""
         self._paused_seconds = 0.0
         self._paused_at: float | None = None
         self._running = False
@@ -43,11 +47,17 @@ class TimerQueue:
             self._loop.time() if self._paused_at is None else self._paused_at
         ) - self._paused_seconds
 
-    def convert(self, loop_time: float) -> float:
-        """Convert a time of the event loop to this clock. All pauses so far are taken
-        to be before it.
+    def arrive(self, loop_time: float | None) -> float:
+        """Return the time of an arrival: of now, or of an earlier time of the event loop.
+
+        Arrivals in one iteration of the loop have the same time, as those in one message
+        to vLLM's engine core. All pauses so far are taken to be before `loop_time`.
         """
-        return loop_time - self._paused_seconds
+        now = self._tick_time
+        if now is None:
+            self._tick_time = now = self.now()
+            self._loop.call_soon(self._end_tick)
+        return now if loop_time is None else min(now, loop_time - self._paused_seconds)
 
     def call_at(self, when: float, callback: Callable[[float], None]) -> None:
         # The number keeps simultaneous callbacks in order; without it the heap would
@@ -93,9 +103,17 @@ class TimerQueue:
         if when <= self._loop.time() + _TOLERANCE:
             # No timer for callbacks that are due: they run in the next iteration, with
             # those that this one still adds.
-            self._timer = self._loop.call_soon(self._run_due)
+            self._has_due = self._tick_time is not None
+            self._timer = None if self._has_due else self._loop.call_soon(self._run_due)
         else:
             self._timer = self._loop.call_at(when, self._run_due)
+
+    def _end_tick(self) -> None:
+        """Run callbacks that are due, in the iteration after arrivals."""
+        self._tick_time = None
+        if self._has_due:
+            self._has_due = False
+            self._run_due()
 
     def _run_due(self) -> None:
         self._timer = None
