@@ -437,13 +437,15 @@ class DataParallelRank:
             if live.scheduled_at is None:
                 live.scheduled_at = at
                 self.stats.queue.observe(at - live.queued_at)
-                live.emit(
-                    Scheduled(
-                        sequence.id,
-                        sequence.num_cached_tokens or 0,
-                        self.core.scheduler.count_written_tokens(sequence),
-                    )
+                scheduled = Scheduled(
+                    sequence.id,
+                    sequence.num_cached_tokens or 0,
+                    self.core.scheduler.count_written_tokens(sequence),
                 )
+                if live.delayed is None:
+                    live.deliver(scheduled)
+                else:
+                    live.delayed.append(scheduled)
         for sequence in launched.below_threshold:
             sequence.keeps_blocks = False
             live = self._live[sequence]
@@ -547,8 +549,6 @@ class DataParallelBalancer:
                     code="invalid_header",
                 )
             return ranks[requested]
-        if count == 1:
-            return ranks[0]
         # `min` returns the first of equals, so starting after the last chosen rank
         # makes ties go round robin.
         least_loaded = min(

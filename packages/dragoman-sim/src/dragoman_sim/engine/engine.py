@@ -194,7 +194,7 @@ class SimulatorEngine:
         self._config = config
         self._replies = replies
         self._vocab_size = vocab_size
-        self._max_model_len = config.scheduler.max_context
+        self.max_model_len = config.scheduler.max_context
         self._fault_injector = FaultInjector(config.faults, config.seed)
         self._ranks: list[DataParallelRank] = []
         self._recent_steps: list[deque[tuple[int, float]]] = []
@@ -210,15 +210,7 @@ class SimulatorEngine:
         self._sleep_level = 0
         self._paused = False
         self._overrides = MetricOverrides()
-        self._capabilities = build_capabilities(config, vocab_size)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._capabilities
-
-    @property
-    def max_model_len(self) -> int:
-        return self._max_model_len
+        self.capabilities = build_capabilities(config, vocab_size)
 
     @property
     def simulated_version(self) -> str:
@@ -442,7 +434,7 @@ class SimulatorEngine:
             down_reason = self._find_down_reason()
         if down_reason is not None:
             raise Overloaded(f"Not ready: {down_reason}.")
-        check_prompt(request.prompt, self._vocab_size, self._max_model_len)
+        check_prompt(request.prompt, self._vocab_size, self.max_model_len)
         if request.max_tokens < 1:
             raise RequestError("max_tokens must be at least 1", param="max_tokens")
         # No more requests wait than are alive, which costs nothing to count.
@@ -453,7 +445,13 @@ class SimulatorEngine:
         fault = self._fault_injector.find_fault(request)
         if fault is not None:
             self._begin_fault(fault)
-        rank = self._balancer.choose(self._ranks, request.extras.data_parallel_rank)
+        requested = request.extras.data_parallel_rank
+        ranks = self._ranks
+        rank = (
+            ranks[0]
+            if requested is None and len(ranks) == 1
+            else self._balancer.choose(ranks, requested)
+        )
         live = self._build_live(request, deliver, fault, rank)
         if request.images:
             rank.record_images(image.digest for image in request.images)

@@ -184,10 +184,12 @@ class FaultInjector:
         """Find the fault of a request; None without one. Raises RequestError if its own
         fault is invalid or a crash.
         """
+        header = request.extras.fault
+        if header is None and not self._plan.faults:
+            return None  # a new plan counts from 1, so there is nothing to count
         # Compared by identity: the choices of one request share a fault, but equal
         # requests count separately.
         if self._last_lookup[0] is None or self._last_lookup[0] is not request.origin:
-            header = request.extras.fault
             self._last_lookup = (
                 request.origin,
                 self._plan.next_fault() if header is None else self._read_own_fault(header),

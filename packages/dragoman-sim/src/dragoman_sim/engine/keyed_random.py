@@ -36,14 +36,19 @@ class KeyedRandom:
     def random(self) -> float:
         """Draw a number that is at least 0 and less than 1."""
         if not self._numbers:
-            block = self._count.to_bytes(8, "little")
-            digest = blake2b(block, digest_size=64, key=self._key).digest()
-            self._numbers = [*_BLOCK.unpack(digest)]
-            self._numbers.reverse()
-            self._count += 1
+            self._draw()
         # The upper 53 bits, so that the result is never rounded up to 1.
         return (self._numbers.pop() >> 11) * _SCALE
 
     def randbelow(self, count: int) -> int:
         """Draw an integer from 0 to count - 1."""
-        return int(self.random() * count)
+        if not self._numbers:
+            self._draw()
+        return int((self._numbers.pop() >> 11) * _SCALE * count)
+
+    def _draw(self) -> None:
+        block = self._count.to_bytes(8, "little")
+        digest = blake2b(block, digest_size=_BLOCK.size, key=self._key).digest()
+        self._numbers = [*_BLOCK.unpack(digest)]
+        self._numbers.reverse()
+        self._count += 1

@@ -187,6 +187,7 @@ class ReplyGenerator:
         self._script_state = ScriptState(script) if script else None
         self._replies = replies or {}
         self._queued_replies: list[ScriptEntry] = []
+        self._has_entries = bool(self._options.directives or self._replies or self._script_state)
         text_tokens = frozenset(lexicon.text)
 
         # Cached because nearly all requests have one of few restrictions, such as no
@@ -215,7 +216,10 @@ class ReplyGenerator:
         if origin is not None:
             # The choices of a request share one entry, whose use is counted once.
             if self._last_lookup is None or self._last_lookup[0] is not origin:
-                self._last_lookup = (origin, self._look_up_entry(request, origin))
+                entry = None
+                if self._has_entries or self._queued_replies or request.extras.reply is not None:
+                    entry = self._look_up_entry(request, origin)
+                self._last_lookup = (origin, entry)
             entry = self._last_lookup[1]
             if entry is not None:
                 return self._plan_entry(request, entry)
@@ -239,7 +243,7 @@ class ReplyGenerator:
             return parse_reply(msgspec.json.decode(header), "x-dragoman-reply")
         if self._queued_replies:
             return self._queued_replies.pop(0)
-        if not (self._options.directives or self._replies or self._script_state):
+        if not self._has_entries:
             return None
         text = self._read_prompt_text(request)
         if self._options.directives:

@@ -35,7 +35,7 @@ from .kv_cache import CachedPrefix, build_kv_cache
 from .kv_offloading import KvOffloading, OffloadingConfig
 from .scheduler_config import SimulatedSchedulerConfig
 from .scheduler_output import PrefillChunk, RemoteFetch, SchedulerOutput
-from .sequence import SequenceStatus, SimulatedSequence, WaitingQueue
+from .sequence import PriorityQueue, SequenceStatus, SimulatedSequence, WaitingQueue
 
 
 class SchedulerStats(Struct):
@@ -91,7 +91,9 @@ class SimulatedScheduler:
         self._kv = build_kv_cache(config, self.pool)
         self._has_groups = bool(config.kv_cache_groups)
         self.stats = SchedulerStats()
-        self._waiting = WaitingQueue(config.scheduling_policy)
+        self._waiting = (
+            PriorityQueue() if config.scheduling_policy == "priority" else WaitingQueue()
+        )
         self._running: list[SimulatedSequence] = []
         self._fetching: list[SimulatedSequence] = []
         self._ready_to_resume: deque[SimulatedSequence] = deque()
@@ -1046,8 +1048,10 @@ class SimulatedScheduler:
     def _free(self, sequence: SimulatedSequence) -> None:
         if self.offloading is not None and sequence.last_step > self._num_ended_steps:
             self._deferred_frees.append((self._num_scheduled_steps, sequence.blocks))
-        else:
+        elif self._has_groups:
             self._kv.release(sequence)
+        else:
+            self.pool.release(sequence.blocks)
         self._prefilling.pop(sequence, None)
         sequence.blocks = []
         sequence.num_computed_tokens = 0

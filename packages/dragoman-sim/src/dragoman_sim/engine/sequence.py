@@ -10,7 +10,6 @@ from enum import Enum
 from msgspec import Struct
 
 from .block_hashes import BlockContents
-from .scheduler_config import SchedulingPolicy
 
 
 class SequenceStatus(Enum):
@@ -134,26 +133,16 @@ class SimulatedSequence(Struct, eq=False):
 
 
 class WaitingQueue(deque[SimulatedSequence]):
-    """The waiting sequences in the order of their admission."""
+    """The waiting sequences in the order of their admission: first come, first served."""
 
-    def __init__(self, policy: SchedulingPolicy) -> None:
-        super().__init__()
-        self._by_priority = policy == "priority"
-
-    def add(self, sequence: SimulatedSequence) -> None:
-        if self._by_priority:
-            insort(self, sequence, key=lambda waiting: waiting.queue_rank)
-        else:
-            self.append(sequence)
+    add = deque[SimulatedSequence].append
+    """Adds a sequence."""
 
     def prepend(self, sequence: SimulatedSequence) -> None:
         """Add a sequence at the front; under the priority policy, at the place of its
         rank.
         """
-        if self._by_priority:
-            self.add(sequence)
-        else:
-            self.appendleft(sequence)
+        self.appendleft(sequence)
 
     def restore(self, sequences: Sequence[SimulatedSequence]) -> None:
         """Put back sequences that were popped from the front, given in the order in
@@ -161,3 +150,13 @@ class WaitingQueue(deque[SimulatedSequence]):
         """
         for sequence in reversed(sequences):
             self.prepend(sequence)
+
+
+class PriorityQueue(WaitingQueue):
+    """The waiting sequences under the priority policy."""
+
+    def add(self, sequence: SimulatedSequence) -> None:
+        insort(self, sequence, key=lambda waiting: waiting.queue_rank)
+
+    def prepend(self, sequence: SimulatedSequence) -> None:
+        self.add(sequence)
