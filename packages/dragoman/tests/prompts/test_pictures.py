@@ -13,7 +13,8 @@ from dragoman.core.message import Image, InlineMedia, Message, Role, Text
 from dragoman.core.request import Conversation
 from dragoman.prompts.chat_template import ChatTemplate
 from dragoman.prompts.hf_tokenizer import HfTokenizer
-from dragoman.prompts.render import ImagePlaceholders, Rendered, Renderer
+from dragoman.prompts.render import ImagePlaceholders, Renderer
+from dragoman.prompts.rendered import Rendered
 
 TOKENIZER = HfTokenizer(json.dumps(vocabularies.byte_level_data(("<image>", "<row>"))))
 TEMPLATE = (

@@ -30,7 +30,8 @@ from dragoman.core.message import (
 from dragoman.core.request import Conversation, ReasoningOptions, TemplateOptions
 from dragoman.prompts.chat_template import ChatTemplate
 from dragoman.prompts.hf_tokenizer import HfTokenizer
-from dragoman.prompts.render import Rendered, Renderer
+from dragoman.prompts.render import Renderer
+from dragoman.prompts.rendered import Rendered
 
 BYTE_LEVEL = json.dumps(vocabularies.byte_level_data(CONTROLS))
 TOKENIZERS: dict[str, HfTokenizer] = {

@@ -14,7 +14,8 @@ from tests.prompts.templates import template
 
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation
-from dragoman.prompts.render import Rendered, Renderer
+from dragoman.prompts.render import Renderer
+from dragoman.prompts.rendered import Rendered
 from dragoman.prompts.token_replay import SampledPrefixes, find_ids_since_control
 
 TOKENIZER = vocabularies.embedded()

@@ -18,14 +18,17 @@ from ..core.message import (
     File,
     Image,
     InlineMedia,
+    Message,
     Part,
     Text,
+    Tool,
     ToolResult,
 )
 from ..core.prompt_images import ImageProcessor, PreparedImage
 from ..core.request import Conversation, GenerateRequest
 from ..core.request_checks import check_ids
-from ..prompts.render import ImagePlaceholders, Rendered, Renderer
+from ..prompts.render import ImagePlaceholders, Renderer
+from ..prompts.rendered import Rendered
 from .call_terms import CallTerms
 from .capability_checks import iterate_parts
 from .engine_backends import TokenBackend
@@ -216,14 +219,23 @@ async def render_conversation(
         rendered = await templates.render(renderer, steps, terms.queue_share.name)
         return rendered, prepared_images
 
-    def work() -> tuple[Rendered, tuple[PreparedImage, ...]]:
-        renderer = _model_renderer(backend)
-        prepared_images, placeholders = _prepare_images(vision, images) if images else ((), None)
-        prepared = (
-            conversation
-            if conversation.reasoning.effort is None
-            else _apply_effort(renderer, conversation)
+    renderer = _model_renderer(backend)
+    prepared = (
+        conversation
+        if conversation.reasoning.effort is None
+        else _apply_effort(renderer, conversation)
+    )
+    # Decoding images blocks, so it runs in a thread.
+    is_small = not images and _has_few_chars(conversation.messages)
+    if is_small:
+        rendered = renderer.render_specialized(
+            prepared, now=terms.now, tools=visible_tools, cache_owner=terms.cache_salt
         )
+        if rendered is not None:
+            return rendered, ()
+
+    def work() -> tuple[Rendered, tuple[PreparedImage, ...]]:
+        prepared_images, placeholders = _prepare_images(vision, images) if images else ((), None)
         rendered = renderer.render(
             prepared,
             now=terms.now,
@@ -233,8 +245,7 @@ async def render_conversation(
         )
         return rendered, prepared_images
 
-    # Decoding images blocks, so it runs in a thread.
-    is_small = not images and _estimate_size(conversation) <= MAX_INLINE_CHARS
+    is_small = is_small and _has_few_chars(conversation.tools)
     return work() if is_small else await terms.queue_share.run_in_thread(work)
 
 
@@ -272,20 +283,14 @@ def _model_renderer(backend: TokenBackend) -> Renderer:
     return backend.renderer
 
 
-def _estimate_size(conversation: Conversation) -> int:
-    """Estimate the prompt's characters; stops counting once the estimate is large
-    enough to need a thread.
-    """
-    size = (
-        sum([len(msgspec.json.encode(tool)) for tool in conversation.tools])
-        if conversation.tools
-        else 0
-    )
-    for message in conversation.messages:
+def _has_few_chars(values: Sequence[Message] | Sequence[Tool]) -> bool:
+    """Whether these are encoded on the event loop."""
+    size = 0
+    for value in values:
+        size += len(msgspec.json.encode(value))
         if size > MAX_INLINE_CHARS:
-            return size
-        size += len(msgspec.json.encode(message))
-    return size
+            return False
+    return True
 
 
 def extract_images(

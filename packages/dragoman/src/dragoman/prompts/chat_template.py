@@ -16,8 +16,10 @@ from msgspec import Struct
 
 from ..core.errors import RequestError
 from .sandbox import Budget, Sandbox, SandboxedTemplate
+from .specializing_sandbox import SpecializingSandbox
 from .template import GENERATION_MARK
 from .template_features import detect_features
+from .template_specialization import NotSpecializable, Specialization, Specializer
 
 _GENERATION_PROMPT = "add_generation_prompt"
 
@@ -160,9 +162,12 @@ class ChatTemplate:
         variables_read = compiled.variables - (self.reserved_names - {"documents"})
         # A pool, since building a template costs as much as a short rendering.
         self._idle_templates: list[SandboxedTemplate] = []
+        self._idle_specializing: list[tuple[SpecializingSandbox, jinja2.Template]] = []
         features = detect_features(compiled.tree, variables_read, self._render_probe)
         self.features = msgspec.structs.replace(
-            features, marks_generation=compiled.marks_generation
+            features,
+            marks_generation=compiled.marks_generation,
+            reads_generation=_GENERATION_PROMPT in compiled.variables,
         )
 
     def render(self, variables: Mapping[str, Any], *, now: datetime, characters: int = 0) -> str:
@@ -177,11 +182,59 @@ class ChatTemplate:
         """
         return self._render(variables, now, characters, self._limits)
 
+    def specialize(
+        self,
+        specializer: Specializer,
+        variables: Mapping[str, Any],
+        *,
+        now: datetime,
+        characters: int,
+    ) -> Specialization | None:
+        """Render the template with opaque texts, and return what it does with any texts;
+        None if it depends on them, or fails.
+
+        variables, now, characters: as in `render`.
+        """
+        limits = self._limits
+        budget = self._build_budget(limits, characters)
+        max_chars = budget.characters
+        try:
+            environment, template = self._idle_specializing.pop()
+        except IndexError:
+            environment = SpecializingSandbox()
+            template = environment.build(self._compiled.code)
+        environment.budget = budget
+        environment.specializer = specializer
+
+        def format_now(format: str) -> str:
+            return specializer.dates.setdefault(format, now.strftime(format))
+
+        try:
+            output = template.render(self._add_constants(variables, format_now))
+        except (NotSpecializable, jinja2.TemplateError, *_FAILURES):
+            return None
+        self._idle_specializing.append((environment, template))
+        # Broken texts are at most twice as long, so that the budget, which grows with
+        # the texts, suffices for all of them.
+        uses = max(specializer.uses, default=0)
+        fixed = max_chars - budget.characters + uses * len(specializer.uses)
+        if 2 * uses > limits.per_character or fixed > limits.characters:
+            return None
+        return specializer.build(output)
+
+    def _build_budget(self, limits: TemplateLimits, characters: int) -> Budget:
+        max_chars = limits.characters + limits.per_character * characters
+        return Budget(max_chars, limits.steps, limits.seconds, self._clock)
+
+    def _add_constants(
+        self, variables: Mapping[str, Any], strftime_now: Callable[[str], str]
+    ) -> dict[str, Any]:
+        return {**self.special_tokens, "strftime_now": strftime_now, **variables}
+
     def _render(
         self, variables: Mapping[str, Any], now: datetime, characters: int, limits: TemplateLimits
     ) -> str:
-        max_chars = limits.characters + limits.per_character * characters
-        budget = Budget(max_chars, limits.steps, limits.seconds, self._clock)
+        budget = self._build_budget(limits, characters)
         try:
             # A template has one budget, so it renders one prompt at a time; other
             # threads reuse it when it is idle.
@@ -190,9 +243,7 @@ class ChatTemplate:
             sandboxed = self._compiled.sandbox.build_template(self._compiled.code)
         sandboxed.environment.budget = budget
         try:
-            text = sandboxed.template.render(
-                {**self.special_tokens, "strftime_now": now.strftime, **variables}
-            )
+            text = sandboxed.template.render(self._add_constants(variables, now.strftime))
             self._idle_templates.append(sandboxed)
             return text
         except jinja2.TemplateError as error:

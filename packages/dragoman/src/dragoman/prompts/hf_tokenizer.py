@@ -133,17 +133,10 @@ class HfTokenizer:
             else _build_tokenizer(inner_data, self._plain_tokenizer.model)
         )
         self._control_tokens = control_tokens
-        self._control_pattern: re.Pattern[str] | None = None
+        self._control_pattern = _build_control_pattern(control_tokens)
         """Finds the same tokens as the scanner, 100 times as fast; None if some match
         depends on the text around it.
         """
-        if not any(token.single_word or token.lstrip or token.rstrip for token in control_tokens):
-            # Longest first, because `re` takes the first alternative that matches and
-            # the scanner the longest.
-            control_names = sorted(
-                (token.content for token in control_tokens if token.content), key=len, reverse=True
-            )
-            self._control_pattern = re.compile("|".join(map(re.escape, control_names)) or r"(?!)")
         self._encoding_cache = EncodingCache()
         self._special_tokens = MappingProxyType({token.content: token.id for token in added_tokens})
         self._special_ids = frozenset(token.id for token in added_tokens if token.special)
@@ -185,6 +178,14 @@ class HfTokenizer:
     @property
     def special_tokens(self) -> Mapping[str, int]:
         return self._special_tokens
+
+    @cached_property
+    def finds_controls_anywhere(self) -> bool:
+        """Whether the control tokens in a text do not depend on the text around it."""
+        # One of a single character is text after a break character.
+        return self._control_pattern is not None and all(
+            [len(token.content) > 1 for token in self._control_tokens]
+        )
 
     @cached_property
     def _scanner(self) -> tuple[tokenizers.Tokenizer, tuple[int, ...]]:
@@ -240,7 +241,7 @@ class HfTokenizer:
         # The ids of the control tokens, with -1 in the place of each piece.
         layout: list[int] = []
         encoded_until = 0
-        for start, end, id in self._find_control_spans(text):
+        for start, end, id in self.find_control_spans(text):
             if end - start == 1 and text[start - 1 : start] == break_char:
                 continue
             if start > encoded_until:
@@ -254,8 +255,11 @@ class HfTokenizer:
         if break_char in text:
             pieces = [piece.replace(break_char, "") for piece in pieces]
         pieces_ids = iter(
-            self._encode_pieces(
-                pieces, sampled_prefixes, owner, begins=bool(layout) and layout[0] == -1
+            self.encode_pieces(
+                pieces,
+                begins=bool(layout) and layout[0] == -1,
+                sampled_prefixes=sampled_prefixes,
+                cache_owner=owner,
             )
         )
         ids: list[int] = []
@@ -281,7 +285,7 @@ class HfTokenizer:
         with convert_panics(_build_decoding_error):
             return self._full_tokenizer.decode(known_ids, skip_special_tokens=skip_special_tokens)
 
-    def _find_control_spans(self, text: str) -> list[tuple[int, int, int]]:
+    def find_control_spans(self, text: str) -> list[tuple[int, int, int]]:
         """Return (start, end, id) of each control token; the span includes the blanks
         that the token strips.
         """
@@ -299,22 +303,23 @@ class HfTokenizer:
             if number
         ]
 
-    def _encode_pieces(
+    def encode_pieces(
         self,
         pieces: list[str],
-        sampled_prefixes: SampledPrefixes | None,
-        cache_owner: str | None,
         *,
         begins: bool,
+        sampled_prefixes: SampledPrefixes | None = None,
+        cache_owner: str | None = None,
     ) -> list[Sequence[int]]:
-        """Encode the texts between control tokens. begins: the first one begins the
-        prompt.
+        """Encode the texts between control tokens, as `encode_broken` does.
+
+        begins: the first one begins the prompt.
         """
         if sampled_prefixes is not None:
             sampled = [sampled_prefixes.take_ids(text) if text else None for text in pieces]
             others = [text for text, ids in zip(pieces, sampled, strict=True) if ids is None]
             begins = begins and sampled[0] is None
-            encoded = iter(self._encode_pieces(others, None, cache_owner, begins=begins))
+            encoded = iter(self.encode_pieces(others, begins=begins, cache_owner=cache_owner))
             return [next(encoded) if ids is None else ids for ids in sampled]
         if cache_owner is not None:
             return self._encoding_cache.find_or_encode(
@@ -386,6 +391,16 @@ class _Config(TokenizerClass):
     added_tokens_decoder: dict[str, dict[str, Any]] = msgspec.field(
         default_factory=dict[str, dict[str, Any]]
     )
+
+
+def _build_control_pattern(controls: Sequence[AddedToken]) -> re.Pattern[str] | None:
+    """Build the pattern of the control tokens; None if some need more than a pattern."""
+    if any(token.single_word or token.lstrip or token.rstrip for token in controls):
+        return None
+    # Longest first, because `re` takes the first alternative that matches and the
+    # scanner the longest.
+    names = sorted((token.content for token in controls if token.content), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, names)) or r"(?!)")
 
 
 def _build_tokenizer(

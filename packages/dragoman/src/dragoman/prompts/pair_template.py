@@ -13,7 +13,7 @@ from ..core.errors import RequestError
 from ..core.json_types import JsonObject, JsonValue
 from .control_tokens import ControlTokenBreaker
 from .hf_tokenizer import HfTokenizer
-from .render import choose_unused_chars
+from .unused_chars import choose_unused_chars
 
 if TYPE_CHECKING:
     from .chat_template import ChatTemplate
@@ -52,7 +52,9 @@ class PairTemplate:
         Raises:
             RequestError: a text is not valid Unicode.
         """
-        mark = choose_unused_chars("".join((query, document, self._prefix, self._suffix)))[0]
+        mark = choose_unused_chars(
+            "".join((query, document, self._prefix, self._suffix))
+        ).break_char
         breaker = ControlTokenBreaker(self._tokenizer.control_tokens, mark, self._completable)
         text = "".join(
             (

@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from ..core.errors import RequestError
 from ..isolation.worker_pool import LimitExceeded, WorkerLimits, WorkerPool
-from .render import Rendered, Renderer, Rendering, Steps
+from .render import Renderer, Rendering, Steps
+from .rendered import Rendered
 from .template import TemplateFeatures
 from .template_worker import TemplateCall, TemplateReply, TemplateSource
 

@@ -36,6 +36,7 @@ class TemplateFeatures(Struct, frozen=True):
     replaces_text: the template calls `replace` on strings.
     marks_generation: the template writes `GENERATION_MARK` where the generation prompt
         begins; see `insert_generation_mark`.
+    reads_generation: the template reads `add_generation_prompt`.
     shows_names: the template writes the name of a message's participant.
     """
 
@@ -51,6 +52,7 @@ class TemplateFeatures(Struct, frozen=True):
     split_separators: frozenset[str]
     replaces_text: bool
     marks_generation: bool = False
+    reads_generation: bool = True
     shows_names: bool = False
 
     @property

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from threading import Lock
-
 import msgspec
 
 from ..core.json_types import JsonValue
 from ..core.message import Tool
+from .sized_cache import SizedCache
 from .template_messages import StringVisitor, build_tool_values
 
 MAX_CACHED_CHARS = 1024 * 1024
@@ -32,12 +30,13 @@ class ToolValueCache:
 
     def __init__(self, visit: StringVisitor, max_chars: int = MAX_CACHED_CHARS) -> None:
         self._visit = visit
-        self._max_chars = max_chars
-        self._entries: OrderedDict[tuple[str, tuple[Tool, ...]], tuple[list[JsonValue], int]] = (
-            OrderedDict()
+        self._values: SizedCache[tuple[str, tuple[Tool, ...]], list[JsonValue]] = SizedCache(
+            max_chars
         )
-        self._lock = Lock()
-        self.n_chars = 0
+
+    @property
+    def n_chars(self) -> int:
+        return self._values.size
 
     def find_or_build(self, owner: str | None, tools: tuple[Tool, ...]) -> list[JsonValue]:
         """Return the values of these tools. Raises as `build_tool_values`.
@@ -47,20 +46,8 @@ class ToolValueCache:
         if owner is None or not tools:
             return build_tool_values(tools, self._visit)
         key = (owner, tools)
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is not None:
-                self._entries.move_to_end(key)
-                return entry[0]
-        # Outside the lock: building the same values twice costs less than blocking other
-        # threads.
-        values = build_tool_values(tools, self._visit)
-        size = len(msgspec.json.encode(tools))
-        with self._lock:
-            if key not in self._entries and size <= self._max_chars:
-                self._entries[key] = values, size
-                self.n_chars += size
-                while self.n_chars > self._max_chars:
-                    _, (_, oldest_size) = self._entries.popitem(last=False)
-                    self.n_chars -= oldest_size
+        values = self._values.find(key)
+        if values is None:
+            values = build_tool_values(tools, self._visit)
+            self._values.add(key, values, len(msgspec.json.encode(tools)))
         return values

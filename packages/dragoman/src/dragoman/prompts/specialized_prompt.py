@@ -1,0 +1,171 @@
+"""The prompts of conversations of one shape: all but their texts is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from .rendered import Rendered, cut_tail
+from .template_specialization import Parts, Slot, Specialization, build_text
+from .unused_chars import USUAL_MARKS, escape_char
+
+if TYPE_CHECKING:
+    from .hf_tokenizer import HfTokenizer
+
+_BREAK = USUAL_MARKS.break_char
+
+
+class SpecializedPrompt(Struct, frozen=True):
+    """The prompt of a shape.
+
+    specialization: what the template writes.
+    text: the same without the mark of the generation prompt.
+    tail: see `Rendered`; None if it is not known where it begins.
+    layout: token ids, with None in the place of each piece.
+    pieces: what stands between control tokens, if texts are in it.
+    """
+
+    specialization: Specialization
+    text: Parts
+    tail: str | None
+    layout: tuple[tuple[int, ...] | None, ...]
+    pieces: tuple[Parts, ...]
+    ignored_options: tuple[str, ...]
+
+    def is_current(self, now: datetime) -> bool:
+        dates = self.specialization.dates
+        return not dates or all([now.strftime(format) == text for format, text in dates])
+
+    def accepts(self, texts: Sequence[str]) -> bool:
+        """Whether the template writes this with these texts in it."""
+        guards = self.specialization.guards
+        return not guards or all([guard.holds(texts) for guard in guards])
+
+    @property
+    def n_chars(self) -> int:
+        """The size of the text, as its parts."""
+        return sum(len(part) if isinstance(part, str) else 1 for part in self.text)
+
+    def render(self, texts: Sequence[str], tokenizer: HfTokenizer, owner: str) -> Rendered:
+        """Return the prompt with these texts, whose control tokens are broken.
+
+        owner: see `HfTokenizer.encode_broken`.
+        """
+        layout = self.layout
+        pieces = [build_text(parts, texts).replace(_BREAK, "") for parts in self.pieces]
+        encoded = iter(
+            tokenizer.encode_pieces(
+                pieces, begins=bool(layout) and layout[0] is None, cache_owner=owner
+            )
+        )
+        ids: list[int] = []
+        for known_ids in layout:
+            ids += next(encoded) if known_ids is None else known_ids
+        text = build_text(self.text, texts)
+        tail = cut_tail(text).replace(_BREAK, "") if self.tail is None else self.tail
+        return Rendered(text.replace(_BREAK, ""), tuple(ids), tail, self.ignored_options)
+
+
+def build_specialized_prompt(
+    specialization: Specialization,
+    tokenizer: HfTokenizer,
+    *,
+    has_tail: bool,
+    marks_generation: bool,
+    ignored_options: tuple[str, ...],
+) -> SpecializedPrompt | None:
+    """Build the prompt from what its template writes; None if literals and texts could
+    have a meaning together.
+
+    has_tail: the assistant's turn starts.
+    marks_generation: the template has marked where.
+    """
+    mark_char = USUAL_MARKS.marker_char
+    escaped_break_char = escape_char(_BREAK)
+    # A text beside half an escape would complete it.
+    halves = tuple(escaped_break_char[:end] for end in range(1, len(escaped_break_char)))
+    parts: list[str | Slot] = []
+    for part in specialization.parts:
+        if isinstance(part, str):
+            if part.endswith(halves) or part.startswith(escaped_break_char[1:]):
+                return None
+            parts.append(part.replace(escaped_break_char, _BREAK))
+        else:
+            parts.append(part)
+    tail = None if has_tail else ""
+    if marks_generation:
+        last = parts.pop() if parts else ""
+        if not isinstance(last, str) or mark_char not in last:
+            return None
+        before, _, tail = last.rpartition(mark_char)
+        if not tail:
+            return None
+        parts.append(before + tail)
+    layout, pieces = _split_at_controls(parts, tokenizer)
+    next_piece = iter(pieces)
+    known: list[tuple[int, ...] | None] = []
+    open_pieces: list[Parts] = []
+    for number, id in enumerate(layout):
+        ids: Sequence[int] = (id,)
+        if id == -1:
+            piece = next(next_piece)
+            if not all(isinstance(part, str) for part in piece):
+                open_pieces.append(_remove_char(piece, _BREAK))
+                known.append(None)
+                continue
+            text = build_text(piece, ()).replace(_BREAK, "")
+            [ids] = tokenizer.encode_pieces([text], begins=number == 0)
+        if known and (last_ids := known[-1]) is not None:
+            known[-1] = (*last_ids, *ids)
+        else:
+            known.append(tuple(ids))
+    return SpecializedPrompt(
+        specialization,
+        tuple(parts),
+        tail and tail.replace(_BREAK, ""),
+        tuple(known),
+        tuple(open_pieces),
+        ignored_options,
+    )
+
+
+def _split_at_controls(
+    parts: Sequence[str | Slot], tokenizer: HfTokenizer
+) -> tuple[list[int], list[list[str | Slot]]]:
+    """Return the ids of the control tokens, with -1 in the place of each piece, and the
+    pieces.
+
+    All control tokens are in literals: those in texts are broken, and so are texts that
+    would form one with a literal.
+    """
+    layout: list[int] = []
+    pieces: list[list[str | Slot]] = []
+    # The piece since the last control token.
+    piece: list[str | Slot] = []
+    for part in parts:
+        if not isinstance(part, str):
+            piece.append(part)
+            continue
+        done = 0
+        for start, end, id in tokenizer.find_control_spans(part):
+            if start > done:
+                piece.append(part[done:start])
+            if piece:
+                layout.append(-1)
+                pieces.append(piece)
+                piece = []
+            layout.append(id)
+            done = end
+        if done < len(part):
+            piece.append(part[done:])
+    if piece:
+        layout.append(-1)
+        pieces.append(piece)
+    return layout, pieces
+
+
+def _remove_char(parts: Sequence[str | Slot], char: str) -> Parts:
+    return tuple([part.replace(char, "") if isinstance(part, str) else part for part in parts])

@@ -1,0 +1,178 @@
+"""Renders conversations by what the template did with others of the same shape."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import msgspec
+from msgspec import Struct
+
+from ..core.message import Role, Text, Tool
+from ..core.request import Conversation, ReasoningOptions, TemplateOptions
+from .control_tokens import ControlTokenBreaker
+from .hf_tokenizer import HfTokenizer
+from .rendered import Rendered
+from .sized_cache import SizedCache
+from .specialized_prompt import SpecializedPrompt, build_specialized_prompt
+from .template import GENERATION_MARK, Template
+from .template_messages import MessageOptions, build_tool_values
+from .template_specialization import NotSpecializable, Specializer
+from .template_values import TemplateValues
+from .unused_chars import USUAL_MARKS, may_have_usual_marks
+
+if TYPE_CHECKING:
+    from .chat_template import ChatTemplate
+
+Shape: TypeAlias = tuple[str, tuple[Role, ...], tuple[Tool, ...], TemplateOptions, ReasoningOptions]
+"""What conversations have in common that differ in their texts alone: the owner, roles,
+tools, and options.
+"""
+MAX_MESSAGES = 64
+"""Maximum messages of a shape; longer conversations rarely have the shape of another."""
+MAX_CACHED_CHARS = 1024 * 1024
+"""The size of the cache, in characters of tools and prompts."""
+ENTRY_CHARS = 1024
+"""The overhead of an entry, in characters."""
+PART_CHARS = 64
+"""The overhead of a message, in characters."""
+
+
+class _Entry(Struct, frozen=True):
+    """What is known of a shape.
+
+    prompt: None if the template depends on the texts.
+    """
+
+    prompt: SpecializedPrompt | None
+
+
+class SpecializedPrompts:
+    """The prompts of the latest shapes of conversations. Thread-safe.
+
+    breaker: breaks texts with the usual marks.
+    """
+
+    def __init__(
+        self,
+        template: Template,
+        tokenizer: HfTokenizer,
+        message_options: MessageOptions,
+        breaker: ControlTokenBreaker,
+    ) -> None:
+        self._template = template
+        self._tokenizer = tokenizer
+        self._message_options = message_options
+        self._break_text = breaker.break_text
+        self._is_possible = tokenizer.finds_controls_anywhere and not USUAL_MARKS.may_occur_in(
+            template.source
+        )
+        self._entries: SizedCache[Shape, _Entry] = SizedCache(MAX_CACHED_CHARS)
+
+    def render(
+        self,
+        conversation: Conversation,
+        *,
+        now: datetime,
+        tools: tuple[Tool, ...],
+        owner: str,
+        specializes: bool,
+    ) -> Rendered | None:
+        """Render a conversation if it is known what its template does with such texts.
+
+        owner: whose conversations may be used.
+        specializes: find it out, if this is the first conversation of its shape. If
+            not, this takes little time, however large the tools are.
+
+        Raises:
+            RequestError: the conversation has invalid options.
+        """
+        texts = self._read_texts(conversation) if self._is_possible else None
+        if texts is None:
+            return None
+        roles = tuple([message.role for message in conversation.messages])
+        shape = (owner, roles, tools, conversation.template, conversation.reasoning)
+        entry = self._entries.find(shape)
+        broken_texts = [*map(self._break_text, texts)]
+        if entry is None or (entry.prompt is not None and not entry.prompt.is_current(now)):
+            if not specializes:
+                return None
+            encoded = msgspec.json.encode(conversation)
+            if may_have_usual_marks(encoded):
+                return None
+            prompt = self._specialize(conversation, tools, now, texts, broken_texts, len(encoded))
+            entry = _Entry(prompt)
+            options = conversation.template
+            size = (
+                *(ENTRY_CHARS, len(roles) * PART_CHARS, len(msgspec.json.encode(tools))),
+                *(len(options.kwargs or ""), len(options.documents or "")),
+                0 if prompt is None else prompt.n_chars,
+            )
+            self._entries.add(shape, entry, sum(size))
+        prompt = entry.prompt
+        if prompt is None or not prompt.accepts(broken_texts):
+            return None
+        return prompt.render(broken_texts, self._tokenizer, owner)
+
+    def _read_texts(self, conversation: Conversation) -> list[str] | None:
+        """Return the text of each message, if they have nothing else."""
+        messages = conversation.messages
+        if (
+            conversation.sampled_turns
+            or conversation.template.continue_final_message
+            or len(messages) > MAX_MESSAGES
+        ):
+            return None
+        texts: list[str] = []
+        for message in messages:
+            parts = message.parts
+            if len(parts) != 1 or type(part := parts[0]) is not Text or message.name is not None:
+                return None
+            text = part.text
+            # Trimmed to nothing, a text would join what the template writes around it.
+            if not text or text.isspace() or USUAL_MARKS.may_occur_in(text):
+                return None
+            if message.role is Role.ASSISTANT:
+                for marker in self._message_options.reasoning_markers:
+                    if marker in text:
+                        return None
+            texts.append(text)
+        return texts
+
+    def _specialize(
+        self,
+        conversation: Conversation,
+        tools: tuple[Tool, ...],
+        now: datetime,
+        texts: list[str],
+        broken_texts: list[str],
+        n_chars: int,
+    ) -> SpecializedPrompt | None:
+        template = cast("ChatTemplate", self._template)
+        values = TemplateValues(template, self._message_options, conversation, tools)
+        specializer = Specializer(texts, broken_texts)
+        generate = conversation.template.add_generation_prompt
+        features = template.features
+        if generate and features.reads_generation and not features.marks_generation:
+            return None
+        try:
+            variables = values.build_all(
+                self._break_text,
+                build_tool_values(tools, self._break_text),
+                specializer.visit,
+            )
+        except NotSpecializable:
+            return None
+        variables["add_generation_prompt"] = generate
+        if generate:
+            variables[GENERATION_MARK] = USUAL_MARKS.marker_char
+        specialization = template.specialize(specializer, variables, now=now, characters=n_chars)
+        if specialization is None:
+            return None
+        return build_specialized_prompt(
+            specialization,
+            self._tokenizer,
+            has_tail=generate,
+            marks_generation=generate and features.marks_generation,
+            ignored_options=values.ignored_options,
+        )
