@@ -72,6 +72,7 @@ class SpecializedPrompt(Struct, frozen=True):
 def build_specialized_prompt(
     specialization: Specialization,
     tokenizer: HfTokenizer,
+    owner: str,
     *,
     has_tail: bool,
     marks_generation: bool,
@@ -80,6 +81,7 @@ def build_specialized_prompt(
     """Build the prompt from what its template writes; None if literals and texts could
     have a meaning together.
 
+    owner: see `HfTokenizer.encode_broken`.
     has_tail: the assistant's turn starts.
     marks_generation: the template has marked where.
     """
@@ -117,7 +119,7 @@ def build_specialized_prompt(
                 known.append(None)
                 continue
             text = build_text(piece, ()).replace(_BREAK, "")
-            [ids] = tokenizer.encode_pieces([text], begins=number == 0)
+            [ids] = tokenizer.encode_pieces([text], begins=number == 0, cache_owner=owner)
         if known and (last_ids := known[-1]) is not None:
             known[-1] = (*last_ids, *ids)
         else:

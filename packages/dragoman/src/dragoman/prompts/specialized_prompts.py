@@ -34,17 +34,19 @@ MAX_CACHED_CHARS = 1024 * 1024
 """The size of the cache, in characters of tools and prompts."""
 ENTRY_CHARS = 1024
 """The overhead of an entry, in characters."""
-PART_CHARS = 64
+MESSAGE_CHARS = 256
 """The overhead of a message, in characters."""
 
 
 class _Entry(Struct, frozen=True):
     """What is known of a shape.
 
-    prompt: None if the template depends on the texts.
+    prompt: None if nothing is, or if the template depends on the texts.
+    is_new: one conversation of this shape has come.
     """
 
     prompt: SpecializedPrompt | None
+    is_new: bool = False
 
 
 class SpecializedPrompts:
@@ -81,7 +83,7 @@ class SpecializedPrompts:
         """Render a conversation if it is known what its template does with such texts.
 
         owner: whose conversations may be used.
-        specializes: find it out, if this is the first conversation of its shape. If
+        specializes: find it out, if this is the second conversation of its shape. If
             not, this takes little time, however large the tools are.
 
         Raises:
@@ -93,24 +95,30 @@ class SpecializedPrompts:
         roles = tuple([message.role for message in conversation.messages])
         shape = (owner, roles, tools, conversation.template, conversation.reasoning)
         entry = self._entries.find(shape)
-        broken_texts = [*map(self._break_text, texts)]
-        if entry is None or (entry.prompt is not None and not entry.prompt.is_current(now)):
+        prompt = None if entry is None else entry.prompt
+        if entry is None or entry.is_new or (prompt is not None and not prompt.is_current(now)):
             if not specializes:
                 return None
-            encoded = msgspec.json.encode(conversation)
-            if may_have_usual_marks(encoded):
+            try:
+                encoded = msgspec.json.encode((tools, conversation.template))
+            except UnicodeEncodeError:
                 return None
-            prompt = self._specialize(conversation, tools, now, texts, broken_texts, len(encoded))
-            entry = _Entry(prompt)
-            options = conversation.template
-            size = (
-                *(ENTRY_CHARS, len(roles) * PART_CHARS, len(msgspec.json.encode(tools))),
-                *(len(options.kwargs or ""), len(options.documents or "")),
-                0 if prompt is None else prompt.n_chars,
-            )
-            self._entries.add(shape, entry, sum(size))
-        prompt = entry.prompt
-        if prompt is None or not prompt.accepts(broken_texts):
+            # To specialize the template takes longer than to render it, and some shapes
+            # never come again.
+            if entry is not None:
+                prompt = (
+                    None
+                    if may_have_usual_marks(encoded)
+                    else self._specialize(conversation, shape, now, texts)
+                )
+            size = ENTRY_CHARS + len(roles) * MESSAGE_CHARS + len(encoded)
+            if prompt is not None:
+                size += prompt.n_chars
+            self._entries.add(shape, _Entry(prompt, is_new=entry is None), size)
+        if prompt is None:
+            return None
+        broken_texts = [*map(self._break_text, texts)]
+        if not prompt.accepts(broken_texts):
             return None
         return prompt.render(broken_texts, self._tokenizer, owner)
 
@@ -140,38 +148,37 @@ class SpecializedPrompts:
         return texts
 
     def _specialize(
-        self,
-        conversation: Conversation,
-        tools: tuple[Tool, ...],
-        now: datetime,
-        texts: list[str],
-        broken_texts: list[str],
-        n_chars: int,
+        self, conversation: Conversation, shape: Shape, now: datetime, texts: list[str]
     ) -> SpecializedPrompt | None:
+        owner, _, tools, options, _ = shape
         template = cast("ChatTemplate", self._template)
-        values = TemplateValues(template, self._message_options, conversation, tools)
-        specializer = Specializer(texts, broken_texts)
-        generate = conversation.template.add_generation_prompt
         features = template.features
+        generate = options.add_generation_prompt
         if generate and features.reads_generation and not features.marks_generation:
             return None
+        values = TemplateValues(template, self._message_options, conversation, tools)
+        specializer = Specializer(texts, [*map(self._break_text, texts)])
         try:
             variables = values.build_all(
-                self._break_text,
-                build_tool_values(tools, self._break_text),
-                specializer.visit,
+                self._break_text, build_tool_values(tools, self._break_text), specializer.visit
             )
         except NotSpecializable:
             return None
         variables["add_generation_prompt"] = generate
         if generate:
             variables[GENERATION_MARK] = USUAL_MARKS.marker_char
-        specialization = template.specialize(specializer, variables, now=now, characters=n_chars)
+        specialization = template.specialize(
+            specializer,
+            variables,
+            now=now,
+            characters=len(msgspec.json.encode(conversation)),
+        )
         if specialization is None:
             return None
         return build_specialized_prompt(
             specialization,
             self._tokenizer,
+            owner,
             has_tail=generate,
             marks_generation=generate and features.marks_generation,
             ignored_options=values.ignored_options,
