@@ -13,7 +13,7 @@ from tests.prompts.test_render import TOKENIZERS
 from dragoman.core.errors import RequestError
 from dragoman.core.message import FunctionTool, Message, Role, Text, Tool
 from dragoman.core.request import Conversation
-from dragoman.prompts.chat_template import ChatTemplate
+from dragoman.prompts.chat_template import ChatTemplate, TemplateLimits
 from dragoman.prompts.render import Renderer
 from dragoman.prompts.template_messages import build_tool_values
 from dragoman.prompts.tool_value_cache import ToolValueCache
@@ -38,7 +38,7 @@ class Conversions:
 
     def count_for(self, owner: str | None, tools: tuple[Tool, ...]) -> int:
         before = self.count
-        values = self.cache.find_or_build(owner, tools)
+        values = self.cache.find_or_build(owner, tools).values
         count = self.count - before
         assert values == build_tool_values(tools, str)
         return count
@@ -81,6 +81,44 @@ def test_render_same_tools_again_gives_same_prompt(name: str) -> None:
         plain = renderer.render(conversation, now=NOW)
         cached = [renderer.render(conversation, now=NOW, cache_owner="") for _ in range(2)]
         assert cached == [plain, plain]
+
+
+TOOL_FORMS = """\
+{%- for message in messages %}{{ message.content | length }}{% endfor %}
+{%- for tool in tools %}
+    {{- tool | tojson }}{{ tool | tojson(indent=2) }}{{ tool | tojson(separators=(',', ':')) }}
+    {{- tool.function | tojson(sort_keys=true) }}{{ tool.function | tojson(ensure_ascii=true) }}
+{%- endfor %}
+"""
+
+
+def test_render_cached_tools_in_each_form_of_json() -> None:
+    renderer = Renderer(ChatTemplate(TOOL_FORMS), TOKENIZERS["byte level"])
+    tools = build_tools("find_é")
+    conversation = Conversation((Message(Role.USER, (Text("Hello"),)),), tools)
+    plain = renderer.render(conversation, now=NOW)
+    cached = [renderer.render(conversation, now=NOW, cache_owner="") for _ in range(3)]
+    assert cached == [plain] * 3
+
+
+def test_render_cached_tools_take_same_budget() -> None:
+    conversation = Conversation((Message(Role.USER, (Text("Hello"),)),), build_tools("find"))
+    outcomes: list[tuple[bool, ...]] = []
+    for owner in (None, ""):
+        fits: list[bool] = []
+        for characters in range(1000, 4000, 50):
+            limits = TemplateLimits(characters=characters, per_character=0)
+            renderer = Renderer(ChatTemplate(TOOL_FORMS, limits=limits), TOKENIZERS["byte level"])
+            for _ in range(2):
+                try:
+                    renderer.render(conversation, now=NOW, cache_owner=owner)
+                except RequestError:
+                    fits.append(False)
+                else:
+                    fits.append(True)
+        outcomes.append(tuple(fits))
+    assert outcomes[0] == outcomes[1]
+    assert set(outcomes[0]) == {False, True}
 
 
 def test_render_template_cannot_change_shared_tools() -> None:

@@ -245,7 +245,10 @@ async def render_conversation(
         )
         return rendered, prepared_images
 
-    is_small = is_small and _has_few_chars(conversation.tools)
+    is_small = is_small and (
+        _has_few_chars(conversation.tools)
+        or renderer.has_cached_tools(conversation.tools, terms.cache_salt)
+    )
     return work() if is_small else await terms.queue_share.run_in_thread(work)
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from ..core.errors import RequestError
 from .sandbox import Budget, Sandbox, SandboxedTemplate
+from .shared_json import NOTHING_SHARED, SharedJson
 from .specializing_sandbox import SpecializingSandbox
 from .template import GENERATION_MARK
 from .template_features import detect_features
@@ -170,17 +171,25 @@ class ChatTemplate:
             reads_generation=_GENERATION_PROMPT in compiled.variables,
         )
 
-    def render(self, variables: Mapping[str, Any], *, now: datetime, characters: int = 0) -> str:
+    def render(
+        self,
+        variables: Mapping[str, Any],
+        *,
+        now: datetime,
+        characters: int = 0,
+        shared_json: SharedJson = NOTHING_SHARED,
+    ) -> str:
         """Render the template.
 
         variables: `messages`, `tools`, `add_generation_prompt`, ...
         characters: length of the text in the variables; the budget grows with it.
+        shared_json: JSON of the tools.
 
         Raises:
             RequestError: with param "messages", the template rejects the messages or
                 fails.
         """
-        return self._render(variables, now, characters, self._limits)
+        return self._render(variables, now, characters, self._limits, shared_json)
 
     def specialize(
         self,
@@ -232,7 +241,12 @@ class ChatTemplate:
         return {**self.special_tokens, "strftime_now": strftime_now, **variables}
 
     def _render(
-        self, variables: Mapping[str, Any], now: datetime, characters: int, limits: TemplateLimits
+        self,
+        variables: Mapping[str, Any],
+        now: datetime,
+        characters: int,
+        limits: TemplateLimits,
+        shared_json: SharedJson = NOTHING_SHARED,
     ) -> str:
         budget = self._build_budget(limits, characters)
         try:
@@ -242,6 +256,7 @@ class ChatTemplate:
         except IndexError:
             sandboxed = self._compiled.sandbox.build_template(self._compiled.code)
         sandboxed.environment.budget = budget
+        sandboxed.environment.shared_json = shared_json
         try:
             text = sandboxed.template.render(self._add_constants(variables, now.strftime))
             self._idle_templates.append(sandboxed)

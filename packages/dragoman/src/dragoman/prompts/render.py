@@ -29,6 +29,7 @@ from ..core.request import Conversation
 from .control_tokens import ControlTokenBreaker
 from .hf_tokenizer import HfTokenizer
 from .rendered import Rendered, cut_tail
+from .shared_json import SharedJson
 from .specialized_prompts import SpecializedPrompts
 from .template import GENERATION_MARK, Template
 from .template_messages import MessageOptions, build_tool_values
@@ -47,11 +48,13 @@ class Rendering(Struct, frozen=True):
     """One rendering of the template: the arguments of `ChatTemplate.render`.
 
     characters: size of the variables' texts, on which the sandbox's budget depends.
+    shared_json: see `ChatTemplate.render`.
     """
 
     variables: Mapping[str, JsonValue]
     now: datetime
     characters: int
+    shared_json: SharedJson
 
 
 Steps = Generator[Rendering, str, T]
@@ -160,7 +163,12 @@ class Renderer:
             step = next(steps)
             while True:
                 try:
-                    text = template.render(step.variables, now=step.now, characters=step.characters)
+                    text = template.render(
+                        step.variables,
+                        now=step.now,
+                        characters=step.characters,
+                        shared_json=step.shared_json,
+                    )
                 except RequestError as error:
                     # The steps may handle the rejection: some render a shorter
                     # conversation for comparison.
@@ -188,6 +196,10 @@ class Renderer:
             owner=cache_owner,
             specializes=False,
         )
+
+    def has_cached_tools(self, tools: tuple[Tool, ...], cache_owner: str) -> bool:
+        """Whether a prompt with these tools takes no longer than one of few tools."""
+        return self._tool_values.has(cache_owner, tools)
 
     def steps(
         self,
@@ -221,16 +233,14 @@ class Renderer:
         if self._may_have_marks or may_have_usual_marks(encoded):
             marks = choose_unused_chars(" ".join([*values.collect_texts(), self._template.source]))
             breaker = self._build_breaker(marks.break_char)
-            tool_values = build_tool_values(visible_tools, breaker.break_text)
+            tools_json = SharedJson(build_tool_values(visible_tools, breaker.break_text))
         else:
             marks = USUAL_MARKS
             breaker = self._usual_breaker
-            tool_values = (
-                self._tool_values.find_or_build(cache_owner, visible_tools) if visible_tools else []
-            )
+            tools_json = self._tool_values.find_or_build(cache_owner, visible_tools)
         break_char = marks.break_char
-        variables = values.build_all(breaker.break_text, tool_values)
-        prompt = _Prompt(variables, now, len(encoded), break_char)
+        variables = values.build_all(breaker.break_text, tools_json.values)
+        prompt = _Prompt(Rendering(variables, now, len(encoded), tools_json), break_char)
         options = conversation.template
         if options.continue_final_message:
             _check_final_message(conversation.messages, options.add_generation_prompt)
@@ -259,15 +269,11 @@ class Renderer:
 class _Prompt:
     """One prompt, whose texts still contain break characters.
 
-    n_chars: number of characters in the values.
+    rendering: with the variables that all its renderings have.
     """
 
-    def __init__(
-        self, values: Mapping[str, JsonValue], now: datetime, n_chars: int, break_char: str
-    ) -> None:
-        self._values = values
-        self._now = now
-        self._n_chars = n_chars
+    def __init__(self, rendering: Rendering, break_char: str) -> None:
+        self._rendering = rendering
         self._break_char = break_char
 
     def render_closed(
@@ -299,7 +305,7 @@ class _Prompt:
         As in transformers, white space at its end stays if the template does not trim
         the message.
         """
-        messages = self._values["messages"]
+        messages = self._rendering.variables["messages"]
         assert isinstance(messages, list)
         *earlier, final = messages
         assert isinstance(final, dict)
@@ -330,8 +336,9 @@ class _Prompt:
         )
 
     def _render_text(self, changes: JsonObject) -> Steps[str]:
-        values = {**self._values, "add_generation_prompt": False, **changes}
-        text = yield Rendering(values, self._now, self._n_chars)
+        rendering = self._rendering
+        values = {**rendering.variables, "add_generation_prompt": False, **changes}
+        text = yield Rendering(values, rendering.now, rendering.characters, rendering.shared_json)
         # A template's `tojson` may have escaped the break character.
         return (
             text.replace(escape_char(self._break_char), self._break_char) if "\\u" in text else text

@@ -28,6 +28,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
+from .shared_json import NOTHING_SHARED, JsonOptions, SharedJson
+
 WIDTH_FILTERS = frozenset({"batch", "center", "indent", "round", "slice", "truncate", "wordwrap"})
 """Filters whose arguments determine how much text they create."""
 CONTAINER_FILTERS = frozenset(
@@ -250,12 +252,13 @@ class _HookCodeGenerator(CodeGenerator):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja with the settings of transformers. `budget` belongs to one rendering, see
-    `build_template`.
+    """Jinja with the settings of transformers. `budget` and `shared_json` belong to one
+    rendering, see `build_template`.
     """
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
     budget: Budget
+    shared_json: SharedJson = NOTHING_SHARED
 
     def __init__(self) -> None:
         extensions: list[type[Extension]] = [LoopControlExtension, _Generation]
@@ -484,12 +487,23 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """Encode plain JSON without HTML escapes, as in transformers."""
+    texts = None if separators is not None else environment.shared_json.find_texts(value)
+    options = JsonOptions(bool(ensure_ascii), indent, bool(sort_keys))
+    budget = environment.budget
+    if texts and (found := texts.get(options)) is not None:
+        text, n_chars = found
+        budget.spend_chars(n_chars)
+        return text
+    chars_before = budget.characters
     environment.charge_value(value)
     if (len(indent) if isinstance(indent, str) else indent or 0) > _MAX_INDENT:
         raise BudgetExceeded("an indentation is too wide")
-    return json.dumps(
+    text = json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+    if texts is not None:
+        texts[options] = text, chars_before - budget.characters
+    return text
 
 
 @pass_environment

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ..core.json_types import JsonValue
 from ..core.message import Tool
+from .shared_json import SharedJson
 from .sized_cache import SizedCache
 from .template_messages import StringVisitor, build_tool_values
 
@@ -20,7 +20,7 @@ class ToolValueCache:
     request, and to convert their schemas costs more than to render a short prompt.
     Thread-safe.
 
-    The values are shared by renderings, whose sandbox changes none. Each owner finds
+    Renderings share the values, whose sandbox changes none, and their JSON. Each owner finds
     only its own tools, so the latency of a request reveals nothing about those of
     others.
 
@@ -30,24 +30,27 @@ class ToolValueCache:
 
     def __init__(self, visit: StringVisitor, max_chars: int = MAX_CACHED_CHARS) -> None:
         self._visit = visit
-        self._values: SizedCache[tuple[str, tuple[Tool, ...]], list[JsonValue]] = SizedCache(
-            max_chars
-        )
+        self._values: SizedCache[tuple[str, tuple[Tool, ...]], SharedJson] = SizedCache(max_chars)
 
     @property
     def n_chars(self) -> int:
         return self._values.size
 
-    def find_or_build(self, owner: str | None, tools: tuple[Tool, ...]) -> list[JsonValue]:
-        """Return the values of these tools. Raises as `build_tool_values`.
+    def find_or_build(self, owner: str | None, tools: tuple[Tool, ...]) -> SharedJson:
+        """Return the values of these tools, and their JSON. Raises as
+        `build_tool_values`.
 
         owner: whose entries may be used; None disables the cache.
         """
         if owner is None or not tools:
-            return build_tool_values(tools, self._visit)
+            return SharedJson(build_tool_values(tools, self._visit))
         key = (owner, tools)
-        values = self._values.find(key)
-        if values is None:
-            values = build_tool_values(tools, self._visit)
-            self._values.add(key, values, len(msgspec.json.encode(tools)))
-        return values
+        shared = self._values.find(key)
+        if shared is None:
+            shared = SharedJson(build_tool_values(tools, self._visit))
+            self._values.add(key, shared, len(msgspec.json.encode(tools)))
+        return shared
+
+    def has(self, owner: str, tools: tuple[Tool, ...]) -> bool:
+        """Whether the values of these tools are known."""
+        return self._values.find((owner, tools)) is not None
