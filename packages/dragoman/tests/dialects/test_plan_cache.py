@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -13,13 +14,38 @@ from dragoman.core.events import FinishReason, Token, Usage
 from dragoman.core.message import Text
 from dragoman.core.reply import Choice, Reply
 from dragoman.core.server_tools import HostedTarget
+from dragoman.dialects.anthropic import read_messages
 from dragoman.dialects.chat import read_chat
-from dragoman.dialects.interfaces import Header, Profile, ReaderOptions
+from dragoman.dialects.interfaces import GenerationCall, Header, Profile, ReaderOptions
 from dragoman.dialects.plan_cache import ENTRY_BYTES, PlanCache
 
 HELLO = [{"role": "user", "content": "Hello"}]
 BYE = [{"role": "user", "content": "Bye"}, {"role": "assistant", "content": "So", "prefix": True}]
-FIELDS: tuple[dict[str, Any], ...] = (
+MESSAGES_FIELDS: tuple[dict[str, Any], ...] = (
+    {},
+    {"temperature": 0.5, "stop_sequences": ["x"]},
+    {"tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "any"}},
+    {"tools": [{"type": "web_search_20250305", "name": "web_search"}], "unheard": 1},
+    {"system": [{"type": "text", "text": "x-anthropic-billing-header: 1"}], "speed": "fast"},
+    {"thinking": {"type": "between_tools"}, "output_config": {"effort": "high"}},
+    {"mcp_servers": [{"name": "s", "authorization_token": "secret"}]},
+    {"structured_outputs": {"json_object": True}},
+)
+EXTENDED: list[dict[str, Any]] = [
+    *HELLO,
+    {
+        "role": "system",
+        "content": [
+            {
+                "type": "tool_addition",
+                "tool": {"type": "custom", "definition": {"name": "g", "input_schema": {}}},
+            }
+        ],
+        "output_config": {"effort": "low"},
+    },
+]
+PREFILLED = [*HELLO, {"role": "assistant", "content": "So"}]
+CHAT_FIELDS: tuple[dict[str, Any], ...] = (
     {},
     {"temperature": 0.5, "stop": ["x"], "max_tokens": 3},
     {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"},
@@ -42,55 +68,86 @@ CHANGES: dict[str, Any] = {
 REPLY = Reply((Choice((Text("a", (Token(5, "a", -1.0),)),), FinishReason.STOP),), Usage(1, 1))
 
 
+class Dialect(NamedTuple):
+    """A reader with prompts and other fields of its bodies.
+
+    option_fields: fields that an option affects.
+    """
+
+    read: Callable[[bytes, ReaderOptions], GenerationCall]
+    prompts: tuple[dict[str, Any], ...]
+    fields: tuple[dict[str, Any], ...]
+    option_fields: tuple[dict[str, Any], ...]
+
+
+DIALECTS = {
+    "chat": Dialect(
+        read_chat,
+        ({"messages": HELLO}, {"messages": BYE}),
+        CHAT_FIELDS,
+        ({}, {"stop": ["x"]}, {"n": 2}, {"logprobs": True}),
+    ),
+    "messages": Dialect(
+        read_messages,
+        tuple({"max_tokens": 9, "messages": messages} for messages in (HELLO, EXTENDED, PREFILLED)),
+        MESSAGES_FIELDS,
+        ({}, {"stop_sequences": ["x"]}, *MESSAGES_FIELDS[3:5]),
+    ),
+}
+every_dialect = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
+
+
 def build_options() -> ReaderOptions:
     return ReaderOptions(default_model="m")
 
 
-def encode(messages: list[dict[str, Any]], fields: dict[str, Any]) -> bytes:
-    return msgspec.json.encode({"messages": messages, **fields})
-
-
-@pytest.mark.parametrize("fields", FIELDS)
-def test_chat_reader_reused_plan_reads_the_same_call(fields: dict[str, Any]):
-    options = build_options()
-    for messages in (HELLO, BYE, HELLO):
-        body = encode(messages, fields)
-        read = read_chat(body, options)
-        expected = read_chat(body, build_options())
-        assert read.requests == expected.requests
-        assert read.warnings == expected.warnings
-        assert read.unknown == expected.unknown
-        assert read.stream == expected.stream
-    assert options.plans.n_bytes > 0
-
-
-def test_chat_reader_finds_no_plan_of_another_owner():
-    options = build_options()
-    body = encode(HELLO, {})
-    read_chat(body, options)
-    size = options.plans.n_bytes
-    read_chat(body, msgspec.structs.replace(options, sealing_key=ReadableSealingKey()))
-    assert options.plans.n_bytes == 2 * size
-
-
-def read_everything(body: bytes, options: ReaderOptions) -> tuple[Any, ...]:
+def read_everything(
+    read: Callable[[bytes, ReaderOptions], GenerationCall],
+    fields: dict[str, Any],
+    options: ReaderOptions,
+) -> tuple[Any, ...]:
     try:
-        call = read_chat(body, options)
+        call = read(msgspec.json.encode(fields), options)
     except RequestError as error:
         return error.message, error.param, error.code
     answer = call.writer(Header("id", 1, "m")).render_full(REPLY)
-    return call.requests, call.stream, call.warnings, call.unknown, answer
+    return call.requests, call.stream, call.warnings, call.unknown, call.unlisted, answer
 
 
-@pytest.mark.parametrize("name", [*CHANGES])
-def test_chat_reader_changed_option_has_its_effect(name: str):
+@every_dialect
+def test_reader_reused_plan_reads_the_same_call(dialect: Dialect):
+    for fields in dialect.fields:
+        options = build_options()
+        for prompt in (*dialect.prompts, dialect.prompts[0]):
+            body = prompt | fields
+            expected = read_everything(dialect.read, body, build_options())
+            assert read_everything(dialect.read, body, options) == expected
+        has_credentials = "mcp_servers" in fields
+        assert (options.plans.n_bytes == 0) == has_credentials
+        assert options.plans.n_bytes < 2 * ENTRY_BYTES
+
+
+@every_dialect
+def test_reader_finds_no_plan_of_another_owner(dialect: Dialect):
     options = build_options()
-    for fields in ({}, {"stop": ["x"]}, {"n": 2}, {"logprobs": True}):
-        body = encode(HELLO, fields)
-        read_everything(body, options)
+    read_everything(dialect.read, dialect.prompts[0], options)
+    size = options.plans.n_bytes
+    other = msgspec.structs.replace(options, sealing_key=ReadableSealingKey())
+    read_everything(dialect.read, dialect.prompts[0], other)
+    assert options.plans.n_bytes == 2 * size
+
+
+@every_dialect
+@pytest.mark.parametrize("name", [*CHANGES])
+def test_reader_changed_option_has_its_effect(name: str, dialect: Dialect):
+    options = build_options()
+    for fields in dialect.option_fields:
+        body = dialect.prompts[0] | fields
+        read_everything(dialect.read, body, options)
         changed = msgspec.structs.replace(options, **{name: CHANGES[name]})
         fresh = msgspec.structs.replace(build_options(), **{name: CHANGES[name]})
-        assert read_everything(body, changed) == read_everything(body, fresh)
+        expected = read_everything(dialect.read, body, fresh)
+        assert read_everything(dialect.read, body, changed) == expected
 
 
 def test_changed_options_are_all_options():
@@ -101,7 +158,7 @@ def test_chat_reader_rejected_fields_are_rejected_again():
     options = build_options()
     for _ in range(2):
         with pytest.raises(RequestError, match="top_logprobs"):
-            read_chat(encode(HELLO, {"top_logprobs": 2}), options)
+            read_chat(msgspec.json.encode({"messages": HELLO, "top_logprobs": 2}), options)
     assert options.plans.n_bytes == 0
 
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
 from threading import Lock
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw
+
+T = TypeVar("T")
 
 MAX_CACHED_BYTES = 1024 * 1024
 """The size of the cache, in bytes of the fields' JSON: what they are parsed into takes
@@ -29,6 +35,32 @@ class PlanCache:
         self._plans: dict[Hashable, tuple[object, int]] = {}
         self._lock = Lock()
         self.n_bytes = 0
+
+    def find_or_build(
+        self,
+        kind: type[T],
+        fields: Mapping[str, Raw],
+        varying: tuple[str, ...],
+        options: tuple[Hashable, ...],
+        build: Callable[[bytes], T],
+    ) -> T:
+        """Return the plan of a body's fields. Raises the errors of `build`.
+
+        varying: the fields that differ from one request to the next, such as the messages.
+        options: the owner, and all options that `build` reads.
+        build: gets the body without the varying fields, so that a plan holds nothing of
+            them.
+        """
+        others = {**fields}
+        for name in varying:
+            others.pop(name, None)
+        data = msgspec.json.encode(others)
+        key = (kind, data, *options)
+        plan = self.find(key)
+        if not isinstance(plan, kind):
+            plan = build(data)
+            self.add(key, plan, len(data))
+        return plan
 
     def find(self, key: Hashable) -> object | None:
         entry = self._plans.get(key)

@@ -10,8 +10,8 @@ from dragoman.core.errors import Unsupported
 from dragoman.dialects.anthropic.wire import (
     COUNT_TOKENS,
     MESSAGES,
+    MESSAGES_PROMPT,
     MessagesBody,
-    MessagesPromptFields,
 )
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
@@ -24,11 +24,10 @@ COUNTED = [row for row in COUNT_TOKENS.rows if row.status is not SupportStatus.H
 
 def test_honoured_parameters_match_struct_fields():
     honoured = {row.name for row in MESSAGES.rows if row.status is SupportStatus.HONOURED}
-    assert honoured == set(MessagesBody.__struct_fields__) | set(
-        MessagesPromptFields.__struct_fields__
-    )
+    prompt_fields = {name for struct in MESSAGES_PROMPT for name in struct.__struct_fields__}
+    assert honoured == prompt_fields | set(MessagesBody.__struct_fields__)
     honoured = {row.name for row in COUNT_TOKENS.rows if row.status is SupportStatus.HONOURED}
-    assert honoured == set(MessagesPromptFields.__struct_fields__)
+    assert honoured == prompt_fields
 
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: row.name)

@@ -167,7 +167,7 @@ def read_content(
     role: str,
     path: str,
     thinking_reader: ThinkingBlockReader,
-) -> Iterator[Part]:
+) -> tuple[Part, ...]:
     """Parse a message's parts, in order. Raises RequestError with the path of the
     invalid field.
 
@@ -176,32 +176,34 @@ def read_content(
     if content is None:
         raise missing_parameter(path)
     if isinstance(content, str):
-        if content:
-            yield Text(content)
-        return
+        return (Text(content),) if content else ()
+    parts: list[Part] = []
     for i, block in enumerate(content):
         check_one_of(block.type, _BY_ROLE[role], f"{path}[{i}].type")
-        yield from _read_parts(block, f"{path}[{i}]", thinking_reader)
+        parts += _read_parts(block, f"{path}[{i}]", thinking_reader)
+    return tuple(parts)
 
 
 def read_system(
     system: str | list[WireContentBlock] | None, *, drop_nonces: bool
-) -> Iterator[Text]:
+) -> tuple[Text, ...]:
     """Parse the system prompt. Raises RequestError.
 
     drop_nonces: omit the blocks that an agent changes with every request.
     """
+    if not system:
+        return ()
     if isinstance(system, str):
-        if system:
-            yield Text(system)
-        return
-    for i, block in enumerate(system or ()):
+        return (Text(system),)
+    parts: list[Text] = []
+    for i, block in enumerate(system):
         check_one_of(block.type, ("text",), f"system[{i}].type")
         text = require_value(block.text, f"system[{i}].text")
         # Anthropic rejects empty text blocks. Here they are ignored, since they add
         # nothing to a prompt.
         if text and not (drop_nonces and text.startswith(BILLING_HEADER)):
-            yield Text(text)
+            parts.append(Text(text))
+    return tuple(parts)
 
 
 def _read_parts(

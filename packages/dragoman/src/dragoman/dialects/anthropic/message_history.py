@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -13,12 +13,10 @@ from ...core.message import Message, Part, Role, ToolCall, ToolResult
 from ..field_errors import check_one_of
 from ..request_body import read_json_value
 from .content_blocks import ThinkingBlockReader, read_content, read_system
-from .wire import (
-    AnthropicWireMessage,
-    WireContentBlock,
-)
+from .wire import AnthropicWireMessage, WireContentBlock
 
-ROLES = ("user", "assistant", "system")
+ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
+_ENABLED = {"enabled": True}
 
 
 class MessageHistory(Struct, frozen=True):
@@ -52,22 +50,40 @@ def read_history(
     Raises:
         RequestError: names the path of the invalid field.
     """
-    system_parts = tuple(read_system(system, drop_nonces=drop_nonces))
+    system_parts = read_system(system, drop_nonces=drop_nonces)
     system_messages = (Message(Role.SYSTEM, system_parts),) if system_parts else ()
     turns: list[Message] = []
     names: dict[str, str] = {}
     turn_role = Role.USER
     turn_parts = list[Part]()
-    for role, part in _read_parts(messages, thinking_reader):
-        # The client sends all results of parallel calls in one user message; templates
-        # expect one message for each.
-        if turn_parts and (role is not turn_role or role is Role.TOOL):
-            turns.append(_build_turn(turn_role, turn_parts, names))
-            turn_parts = []
-        if isinstance(part, ToolCall):
-            names[part.id] = part.name
-        turn_role = role
-        turn_parts.append(part)
+    for i, message in enumerate(messages):
+        message_role = ROLES[check_one_of(message.role, ROLES, f"messages[{i}].role")]
+        if message.clear_at is not None:
+            check_one_of(
+                message.clear_at, ("next_user_message", "never"), f"messages[{i}].clear_at"
+            )
+        # A system message without content only changes the effort from here on.
+        if message.content is None and message.output_config is not None:
+            continue
+        parts = read_content(
+            message.content, message.role, f"messages[{i}].content", thinking_reader
+        )
+        # Such a system message is valid only until the next user message.
+        if message.clear_at == "next_user_message" and any(
+            [later.role == "user" for later in messages[i:]]
+        ):
+            continue
+        for part in parts:
+            role = Role.TOOL if isinstance(part, ToolResult) else message_role
+            # The client sends all results of parallel calls in one user message;
+            # templates expect one message for each.
+            if turn_parts and (role is not turn_role or role is Role.TOOL):
+                turns.append(_build_turn(turn_role, turn_parts, names))
+                turn_parts = []
+            if isinstance(part, ToolCall):
+                names[part.id] = part.name
+            turn_role = role
+            turn_parts.append(part)
     if not turn_parts:
         raise RequestError("at least one message with content is required", param="messages")
     turns.append(_build_turn(turn_role, turn_parts, names))
@@ -89,37 +105,12 @@ def wants_citations(messages: Sequence[AnthropicWireMessage]) -> bool:
     """Whether a document or search result enables citations. In an earlier answer the
     field is a list of citations.
     """
-    blocks = (
-        block
-        for message in messages
-        if isinstance(message.content, list)
-        for block in message.content
-    )
-    settings = (read_json_value(block.citations, "citations") for block in blocks)
-    return any(setting == {"enabled": True} for setting in settings)
-
-
-def _read_parts(
-    messages: Sequence[AnthropicWireMessage], thinking_reader: ThinkingBlockReader
-) -> Iterator[tuple[Role, Part]]:
-    """Yield all parts with their roles, in order."""
-    # A system message with `clear_at: next_user_message` is valid only until the next
-    # user message.
-    last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
-    for i, message in enumerate(messages):
-        role = Role(check_one_of(message.role, ROLES, f"messages[{i}].role"))
-        if message.clear_at is not None:
-            check_one_of(
-                message.clear_at, ("next_user_message", "never"), f"messages[{i}].clear_at"
-            )
-        # A system message without content only changes the effort from here on.
-        if message.content is None and message.output_config is not None:
-            continue
-        for part in read_content(
-            message.content, message.role, f"messages[{i}].content", thinking_reader
-        ):
-            if message.clear_at != "next_user_message" or i > last_user:
-                yield (Role.TOOL if isinstance(part, ToolResult) else role), part
+    # A loop over nearly all blocks of a conversation, which have none.
+    for message in messages:
+        for block in message.content if isinstance(message.content, list) else ():
+            if block.citations and read_json_value(block.citations, "citations") == _ENABLED:
+                return True
+    return False
 
 
 def _build_turn(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Message:

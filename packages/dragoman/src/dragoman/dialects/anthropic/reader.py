@@ -4,10 +4,10 @@ CountCall.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from ...core.errors import RequestError
@@ -26,19 +26,24 @@ from ..constraint_fields import read_schema, read_structured_outputs, require_at
 from ..field_errors import check_one_of, missing_parameter
 from ..generation_fields import read_stop_strings, read_thinking_switch, resolve_model
 from ..interfaces import GenerationCall, Header, ReaderOptions
+from ..plan_cache import PlanCache
 from ..request_body import BodySchema, ParsedBody, read_json_object, read_json_value
 from ..sealing import Purpose, SealingKey, VerificationMode, pack_reasoning
+from ..unknown_fields import MAX_UNKNOWN
 from .content_blocks import ThinkingBlockReader
 from .context_edits import read_edits
 from .errors import MESSAGES_NAMES, ThreadUnsupported
 from .mcp_toolsets import McpToolset, build_plan, read_hosted_tools, read_toolsets
-from .message_history import MessageHistory, read_history, wants_citations
-from .tool_registry import AnthropicToolRegistry
+from .message_history import read_history, wants_citations
+from .tool_registry import AnthropicToolRegistry, has_tool_changes
 from .wire import (
     COUNT_TOKENS,
     MESSAGES,
     MESSAGES_NESTED,
+    AnthropicWireToolChoice,
+    McpServerDefinition,
     MessagesBody,
+    MessagesHistoryFields,
     MessagesPromptFields,
     OutputFormat,
 )
@@ -49,6 +54,7 @@ ID_PREFIX = "msg_"
 TOOL_PREFIX = "toolu_"
 
 _BODY = BodySchema(MessagesBody)
+_HISTORY_FIELDS = BodySchema(MessagesHistoryFields, MESSAGES_NESTED)
 _PROMPT_FIELDS = BodySchema(MessagesPromptFields, MESSAGES_NESTED)
 
 
@@ -66,25 +72,144 @@ class CountCall(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
 
+class _PromptPlan(Struct, frozen=True):
+    """What `MessagesPromptFields` say.
+
+    conversation: without messages and the client's tools.
+    declared_tools: the client's tools, which system messages may change.
+    toolsets: those of servers, which will list them; then the tool choice is read again.
+    thinks_after_results: reasoning is enabled only after the result of a tool.
+    """
+
+    conversation: Conversation
+    declared_tools: AnthropicToolRegistry
+    tool_choice: AnthropicWireToolChoice | None
+    toolsets: tuple[McpToolset, ...]
+    thinks_after_results: bool
+
+
+class _MessagesPlan(Struct, frozen=True):
+    """What the fields of a body besides `MessagesHistoryFields` say.
+
+    request: without its prompt.
+    """
+
+    prompt: _PromptPlan
+    request: GenerateRequest
+    stream: bool
+    id: ResponseId
+    render_options: MessagesRenderOptions
+    writer: Callable[[Header], MessagesWriter]
+    warnings: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
 def read_messages(data: bytes, options: ReaderOptions) -> GenerationCall:
     """Parse a Messages body. Raises only RequestError."""
+    parsed = ParsedBody(data)
+    history_fields = parsed.decode(_HISTORY_FIELDS)
+    unknown = _HISTORY_FIELDS.nested.find_unknown(parsed.fields)
+    plan = _find_plan(parsed.fields, options)
+    warnings = [*plan.warnings]
+    conversation = _read_conversation(plan.prompt, history_fields, options, warnings)
+    # The grammar describes the whole answer, but the client has already written its
+    # beginning.
+    if conversation.template.continue_final_message and plan.request.constraint is not None:
+        raise RequestError(
+            "A response format cannot be combined with a prefilled answer.", param="messages"
+        )
+    call = GenerationCall(
+        (replace(plan.request, prompt=conversation),),
+        plan.stream,
+        ID_PREFIX,
+        plan.writer,
+        tuple(warnings),
+        (*plan.unknown, *unknown)[:MAX_UNKNOWN] if unknown else plan.unknown,
+        TOOL_PREFIX,
+        MESSAGES_NAMES,
+    )
+    toolsets = plan.prompt.toolsets
+    if not toolsets:
+        return call
+
+    def with_tool_lists(lists: tuple[ToolList, ...]) -> GenerationCall:
+        taken = [tool.name for tool in conversation.tools]
+        tool_plan, functions = build_plan(toolsets, lists, taken)
+        registry = plan.prompt.declared_tools.copy([])
+        registry.apply_changes(history_fields.messages)
+        registry.add_server_tools(functions)
+        prompt = replace(
+            conversation,
+            tools=registry.tools,
+            tool_choice=registry.read_choice(plan.prompt.tool_choice),
+        )
+        rendering = replace(plan.render_options, server_tools=tool_plan.tools)
+
+        def server_tool_writer(header: Header) -> MessagesWriter:
+            return MessagesWriter(plan.id.apply_to(header), rendering)
+
+        return replace(
+            call,
+            requests=(replace(plan.request, prompt=prompt),),
+            writer=server_tool_writer,
+            server_tools=tool_plan,
+        )
+
+    return replace(
+        call,
+        unlisted=tuple(toolset.server for toolset in toolsets),
+        with_tool_lists=with_tool_lists,
+    )
+
+
+def read_count_tokens(data: bytes, options: ReaderOptions) -> CountCall:
+    """Parse a count_tokens body. Raises only RequestError."""
+    parsed = ParsedBody(data)
+    history_fields = parsed.decode(_HISTORY_FIELDS)
+    prompting = parsed.decode(_PROMPT_FIELDS)
+    warnings, unknown = COUNT_TOKENS.classify_body(parsed, _HISTORY_FIELDS, _PROMPT_FIELDS)
+    plan = _build_prompt_plan(prompting, (), options, warnings)
+    return CountCall(
+        resolve_model(prompting.model, options),
+        _read_conversation(plan, history_fields, options, warnings),
+        prompting.context_management is not None,
+        tuple(warnings),
+        unknown,
+    )
+
+
+def _find_plan(fields: Mapping[str, Raw], options: ReaderOptions) -> _MessagesPlan:
+    """Return the plan of a body's fields. Raises RequestError."""
+    # Not kept with the credentials of a server.
+    plans = PlanCache() if "mcp_servers" in fields else options.plans
+    return plans.find_or_build(
+        _MessagesPlan,
+        fields,
+        MessagesHistoryFields.__struct_fields__,
+        (
+            options.sealing_key,
+            options.default_model,
+            options.max_stop,
+            *options.hosted_tools.items(),
+        ),
+        lambda data: _build_plan(data, options),
+    )
+
+
+def _build_plan(data: bytes, options: ReaderOptions) -> _MessagesPlan:
+    """data: the body without `MessagesHistoryFields`."""
     parsed = ParsedBody(data)
     prompting = parsed.decode(_PROMPT_FIELDS)
     body = parsed.decode(_BODY)
     warnings, unknown = MESSAGES.classify_body(parsed, _BODY, _PROMPT_FIELDS)
     if body.service_tier is not None:
         check_one_of(body.service_tier, ("auto", "standard_only"), "service_tier")
-    of_servers = read_toolsets(body.mcp_servers or (), prompting.tools or ())
-    hosted = read_hosted_tools(prompting.tools or (), options.hosted_tools, warnings)
-    toolsets = (*of_servers, *hosted)
-    conversation = _read_conversation(prompting, options, warnings, toolsets)
+    prompt = _build_prompt_plan(prompting, body.mcp_servers or (), options, warnings)
     stop = read_stop_strings(body.stop_sequences, options.max_stop, "stop_sequences")
-    constraint, constraint_param = _read_constraint(
-        body, prompting, conversation.template.continue_final_message
-    )
+    constraint, constraint_param = _read_constraint(body, prompting)
     request = GenerateRequest(
         model=resolve_model(prompting.model, options),
-        prompt=conversation,
+        prompt=prompt.conversation,
         sampling=body.build_sampling(),
         limits=body.build_limits(None if body.max_tokens == -1 else body.max_tokens, stop),
         constraint=constraint,
@@ -101,115 +226,98 @@ def read_messages(data: bytes, options: ReaderOptions) -> GenerationCall:
     def writer(header: Header) -> MessagesWriter:
         return MessagesWriter(id.apply_to(header), render_options)
 
-    call = GenerationCall(
-        (request,),
+    return _MessagesPlan(
+        prompt,
+        request,
         bool(body.stream),
-        ID_PREFIX,
+        id,
+        render_options,
         writer,
         tuple(warnings),
         unknown,
-        TOOL_PREFIX,
-        MESSAGES_NAMES,
-    )
-    if not toolsets:
-        return call
-
-    def with_tool_lists(lists: tuple[ToolList, ...]) -> GenerationCall:
-        taken = [tool.name for tool in conversation.tools]
-        plan, functions = build_plan(toolsets, lists, taken)
-        registry = AnthropicToolRegistry(
-            prompting.tools or (),
-            [],
-            has_servers=bool(of_servers),
-            hosted_tools=options.hosted_tools,
-        )
-        registry.apply_changes(prompting.messages)
-        registry.add_server_tools(functions)
-        prompt = replace(
-            conversation,
-            tools=registry.tools,
-            tool_choice=registry.read_choice(prompting.tool_choice),
-        )
-        rendering = replace(render_options, server_tools=plan.tools)
-
-        def server_tool_writer(header: Header) -> MessagesWriter:
-            return MessagesWriter(id.apply_to(header), rendering)
-
-        return replace(
-            call,
-            requests=(replace(request, prompt=prompt),),
-            writer=server_tool_writer,
-            server_tools=plan,
-        )
-
-    return replace(
-        call,
-        unlisted=tuple(toolset.server for toolset in toolsets),
-        with_tool_lists=with_tool_lists,
     )
 
 
-def read_count_tokens(data: bytes, options: ReaderOptions) -> CountCall:
-    """Parse a count_tokens body. Raises only RequestError."""
-    parsed = ParsedBody(data)
-    prompting = parsed.decode(_PROMPT_FIELDS)
-    warnings, unknown = COUNT_TOKENS.classify_body(parsed, _PROMPT_FIELDS)
-    hosted = read_hosted_tools(prompting.tools or (), options.hosted_tools, warnings)
-    conversation = _read_conversation(prompting, options, warnings, hosted)
-    reports_edits = prompting.context_management is not None
-    return CountCall(
-        resolve_model(prompting.model, options),
+def _build_prompt_plan(
+    body: MessagesPromptFields,
+    servers: Sequence[McpServerDefinition],
+    options: ReaderOptions,
+    warnings: list[str],
+) -> _PromptPlan:
+    """servers: the body's `mcp_servers`."""
+    tools = body.tools or ()
+    of_servers = read_toolsets(servers, tools)
+    hosted = read_hosted_tools(tools, options.hosted_tools, warnings)
+    if read_json_value(body.thread, "thread") is not None:
+        raise ThreadUnsupported
+    declared_tools = AnthropicToolRegistry(
+        tools, warnings, has_servers=bool(of_servers), hosted_tools=options.hosted_tools
+    )
+    choice = body.tool_choice
+    thinking = body.thinking
+    conversation = Conversation(
+        (),
+        parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
+        reasoning=_read_reasoning(body),
+        template=TemplateOptions(
+            kwargs=read_json_object(body.chat_template_kwargs, "chat_template_kwargs"),
+            template=body.chat_template,
+        ),
+        edits=read_edits(body.context_management, warnings),
+    )
+    return _PromptPlan(
         conversation,
-        reports_edits,
-        tuple(warnings),
-        unknown,
+        declared_tools,
+        choice,
+        (*of_servers, *hosted),
+        thinking is not None
+        and thinking.type == "between_tools"
+        and conversation.reasoning.enabled is None,
     )
 
 
 def _read_conversation(
-    body: MessagesPromptFields,
+    plan: _PromptPlan,
+    fields: MessagesHistoryFields,
     options: ReaderOptions,
     warnings: list[str],
-    toolsets: Sequence[McpToolset],
 ) -> Conversation:
-    """Read the conversation. toolsets: servers will list their tools, with which the tool
-    choice is read again.
-    """
-    if read_json_value(body.thread, "thread") is not None:
-        raise ThreadUnsupported
-    toolbox = AnthropicToolRegistry(
-        body.tools or (),
-        warnings,
-        has_servers=any(not toolset.hosted for toolset in toolsets),
-        hosted_tools=options.hosted_tools,
-    )
-    toolbox.apply_changes(body.messages)
-    if wants_citations(body.messages):
+    tools = plan.declared_tools
+    messages = fields.messages
+    if has_tool_changes(messages):
+        tools = tools.copy(warnings)
+        tools.apply_changes(messages)
+    if wants_citations(messages):
         warnings.append("citations: citations are not supported")
     thinking_reader = ThinkingBlockReader(
         options.sealing_key, warnings, keeps_seal=options.keeps_seal
     )
     history = read_history(
-        body.messages, body.system, thinking_reader, drop_nonces=options.drop_nonces
+        messages, fields.system, thinking_reader, drop_nonces=options.drop_nonces
     )
-    choice = body.tool_choice
-    return Conversation(
-        history.messages,
-        toolbox.tools,
-        ToolChoice() if toolsets else toolbox.read_choice(choice),
-        parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
-        reasoning=_read_reasoning(body, history),
-        template=TemplateOptions(
-            kwargs=read_json_object(body.chat_template_kwargs, "chat_template_kwargs"),
-            template=body.chat_template,
-            add_generation_prompt=not history.is_prefilled,
-            continue_final_message=history.is_prefilled,
-        ),
-        edits=read_edits(body.context_management, warnings),
+    reasoning = plan.conversation.reasoning
+    if plan.thinks_after_results:
+        reasoning = replace(reasoning, enabled=history.last_speaker is Role.TOOL)
+    # The last effort in the conversation applies: system messages can change it between
+    # turns.
+    for i, message in enumerate(messages):
+        if message.output_config is not None and (effort := message.output_config.effort):
+            check_one_of(effort, EFFORTS, f"messages[{i}].output_config.effort")
+            reasoning = replace(reasoning, effort=effort)
+    template = plan.conversation.template
+    if history.is_prefilled:
+        template = replace(template, add_generation_prompt=False, continue_final_message=True)
+    return replace(
+        plan.conversation,
+        messages=history.messages,
+        tools=tools.tools,
+        tool_choice=ToolChoice() if plan.toolsets else tools.read_choice(plan.tool_choice),
+        reasoning=reasoning,
+        template=template,
     )
 
 
-def _read_reasoning(body: MessagesPromptFields, history: MessageHistory) -> ReasoningOptions:
+def _read_reasoning(body: MessagesPromptFields) -> ReasoningOptions:
     """Parse the reasoning options. A switch in `chat_template_kwargs` takes precedence,
     since it is more specific.
     """
@@ -219,7 +327,7 @@ def _read_reasoning(body: MessagesPromptFields, history: MessageHistory) -> Reas
         kinds = ("enabled", "adaptive", "disabled", "between_tools")
         match check_one_of(thinking.type, kinds, "thinking.type"):
             case "between_tools":
-                enabled = history.last_speaker is Role.TOOL
+                pass  # Depends on the messages.
             case "disabled":
                 enabled = False
             case kind:
@@ -228,21 +336,13 @@ def _read_reasoning(body: MessagesPromptFields, history: MessageHistory) -> Reas
                 if budget is None and kind == "enabled":
                     raise missing_parameter("thinking.budget_tokens")
     switch = read_thinking_switch(body.chat_template_kwargs)
-    # The last effort in the conversation applies: system messages can change it between
-    # turns.
-    configs = [(body.output_config, "output_config")]
-    configs += [
-        (message.output_config, f"messages[{i}].output_config")
-        for i, message in enumerate(body.messages)
-    ]
-    efforts = [
-        check_one_of(config.effort, EFFORTS, f"{path}.effort")
-        for config, path in configs
-        if config is not None and config.effort
-    ]
+    config = body.output_config
+    effort = None
+    if config is not None and config.effort:
+        effort = check_one_of(config.effort, EFFORTS, "output_config.effort")
     return ReasoningOptions(
         enabled if switch is None else switch,
-        efforts[-1] if efforts else None,
+        effort,
         budget,
         # `enabled` requires `budget_tokens`, so a client that sets it may want no more
         # than thinking.
@@ -282,23 +382,16 @@ def _build_render_options(
 
 
 def _read_constraint(
-    body: MessagesBody, prompting: MessagesPromptFields, is_prefilled: bool
+    body: MessagesBody, prompting: MessagesPromptFields
 ) -> tuple[Constraint | None, str]:
     config = prompting.output_config
-    constraint, param = require_at_most_one(
+    return require_at_most_one(
         [
             *_read_format(config.format if config is not None else None, "output_config.format"),
             *_read_format(prompting.output_format, "output_format"),
             *read_structured_outputs(body),
         ]
     )
-    # The grammar describes the whole answer, but the client has already written its
-    # beginning.
-    if constraint is not None and is_prefilled:
-        raise RequestError(
-            "A response format cannot be combined with a prefilled answer.", param="messages"
-        )
-    return constraint, param
 
 
 def _read_format(format: OutputFormat | None, path: str) -> list[tuple[str, Constraint]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 
 from msgspec.structs import replace
 
@@ -30,6 +31,14 @@ from .wire import (
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
+def has_tool_changes(messages: Sequence[AnthropicWireMessage]) -> bool:
+    """Whether `AnthropicToolRegistry.apply_changes` may find any."""
+    for message in messages:
+        if message.role == "system" and isinstance(message.content, list):
+            return True
+    return False
+
+
 class AnthropicToolRegistry:
     """The callable tools by name, in declaration order.
 
@@ -53,6 +62,17 @@ class AnthropicToolRegistry:
             is_toolset = has_servers and tool.type == MCP_TOOLSET
             if not is_toolset and not find_hosted_name(tool, hosted_tools):
                 self._add(tool, f"tools[{i}]")
+
+    def copy(self, warnings: list[str]) -> AnthropicToolRegistry:
+        """Return a registry of the same tools, which can be changed. warnings: receives
+        its warnings.
+        """
+        copied = copy(self)
+        copied._tools = self._tools.copy()
+        copied._removed = self._removed.copy()
+        copied._unavailable = self._unavailable.copy()
+        copied._warnings = warnings
+        return copied
 
     @property
     def tools(self) -> tuple[Tool, ...]:

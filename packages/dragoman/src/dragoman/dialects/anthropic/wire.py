@@ -300,10 +300,9 @@ MESSAGES_NESTED = NestedRules(
 )
 
 
-class MessagesPromptFields(Struct, frozen=True, kw_only=True):
-    """The fields that define the prompt; count_tokens accepts them too."""
+class MessagesHistoryFields(Struct, frozen=True, kw_only=True):
+    """The fields whose values differ from one request to the next."""
 
-    model: Annotated[str | None, Note("optional if the server has a default model")] = None
     messages: Annotated[
         Annotated[list[AnthropicWireMessage], Meta(min_length=1, max_length=MAX_MESSAGES)],
         Note(
@@ -326,6 +325,12 @@ class MessagesPromptFields(Struct, frozen=True, kw_only=True):
             "unless the server is configured to include it"
         ),
     ] = None
+
+
+class MessagesPromptFields(Struct, frozen=True, kw_only=True):
+    """The other fields that define the prompt; count_tokens accepts them too."""
+
+    model: Annotated[str | None, Note("optional if the server has a default model")] = None
     tools: Annotated[
         list[AnthropicWireTool] | None,
         Note(
@@ -378,6 +383,10 @@ class MessagesPromptFields(Struct, frozen=True, kw_only=True):
     ] = Raw()
 
 
+MESSAGES_PROMPT = (MessagesHistoryFields, MessagesPromptFields)
+"""The structs of all fields that define the prompt."""
+
+
 class CacheDiagnosticsOptions(Struct, frozen=True):
     """A request to compare this prompt with an earlier one.
 
@@ -392,7 +401,7 @@ class MessagesMetadata(Struct, frozen=True):
 
 
 class MessagesBody(DecodingFields, frozen=True, kw_only=True):
-    """The fields of a Messages body besides `MessagesPromptFields`."""
+    """The fields of a Messages body besides those of `MESSAGES_PROMPT`."""
 
     max_tokens: Annotated[
         CountOrUnlimited,
@@ -443,7 +452,7 @@ _UNSUPPORTED = (
 
 MESSAGES = ParameterTable(
     "messages",
-    (MessagesPromptFields, MessagesBody),
+    (*MESSAGES_PROMPT, MessagesBody),
     (
         *SHARED_ROWS,
         *accept("session_id", note="a hint for routers"),
@@ -452,11 +461,13 @@ MESSAGES = ParameterTable(
     ),
 )
 _NOT_COUNTED = [
-    name for name in MESSAGES.names if name not in MessagesPromptFields.__struct_fields__
+    name
+    for name in MESSAGES.names
+    if not any(name in struct.__struct_fields__ for struct in MESSAGES_PROMPT)
 ]
 COUNT_TOKENS = ParameterTable(
     "count_tokens",
-    (MessagesPromptFields,),
+    MESSAGES_PROMPT,
     accept(*_NOT_COUNTED, note="does not change the count"),
 )
 
@@ -464,14 +475,14 @@ COUNT_TOKENS = ParameterTable(
 THREAD = JsonBody("Thread", (ThreadReference,))
 MESSAGES_REQUEST = JsonBody(
     "MessagesRequest",
-    (MessagesPromptFields, MessagesBody),
+    (*MESSAGES_PROMPT, MessagesBody),
     MESSAGES,
     nested={"thread": THREAD},
     example={"max_tokens": 64, "messages": HELLO},
 )
 COUNT_REQUEST = JsonBody(
     "CountTokensRequest",
-    (MessagesPromptFields,),
+    MESSAGES_PROMPT,
     COUNT_TOKENS,
     nested={"thread": THREAD},
     example={"messages": HELLO},

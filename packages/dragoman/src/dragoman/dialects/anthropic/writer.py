@@ -98,7 +98,7 @@ class MessagesRenderOptions(Struct, frozen=True):
 
     def render_hosted_usage(self, n_searches: int) -> bytes:
         """Render the use of hosted tools; nothing if the request has none."""
-        if not any(tool.hosted for tool in self.server_tools.values()):
+        if not any([tool.hosted for tool in self.server_tools.values()]):
             return b""
         return b',"server_tool_use":{"web_search_requests":%d,"web_fetch_requests":0}' % n_searches
 
@@ -315,25 +315,21 @@ class MessagesWriter:
     def render_full(self, reply: Reply) -> bytes:
         choice = reply.choices[0]
         usage = reply.usage
-        parts = [
-            part
-            for part in choice.parts
-            if isinstance(part, ToolCall)
-            or part.text
-            or (isinstance(part, Reasoning) and part.seal)
-        ]
-        has_refusal = any(isinstance(part, Refusal) for part in parts)
-        has_calls = any(
-            isinstance(part, ToolCall) and part.name not in self._options.server_tools
-            for part in parts
-        )
+        parts: list[ReplyPart] = []
+        has_refusal = False
+        has_calls = False
+        n_searches = 0
+        for part in choice.parts:
+            if isinstance(part, ToolCall):
+                has_calls = has_calls or part.name not in self._options.server_tools
+                n_searches += self._options.is_search(part.name, part.outcome)
+            elif not part.text and not (isinstance(part, Reasoning) and part.seal):
+                continue
+            elif isinstance(part, Refusal):
+                has_refusal = True
+            parts.append(part)
         stop = self._render_stop(choice.reason, choice.stop, has_calls, has_refusal)
         content = b",".join(self._render_content(parts, choice))
-        n_searches = sum(
-            self._options.is_search(part.name, part.outcome)
-            for part in parts
-            if isinstance(part, ToolCall)
-        )
         return b'{%s,"content":[%s],%s,"usage":{%s%s,"service_tier":"standard"}%s%s}' % (
             self._head, content, stop, _render_usage(usage),
             self._options.render_hosted_usage(n_searches),

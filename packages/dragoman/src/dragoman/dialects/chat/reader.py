@@ -131,27 +131,22 @@ def read_chat_call(
 def _find_plan(
     fields: Mapping[str, Raw], options: ReaderOptions, reasoning_fields: tuple[str, ...]
 ) -> _ChatPlan:
-    """Return the plan of a body's fields, from the cache or built. Raises RequestError."""
-    others = {**fields}
-    del others["messages"]
-    # Built from these bytes alone, so that a cached plan holds nothing of the messages.
-    data = msgspec.json.encode(others)
-    key = (
-        data,
-        reasoning_fields,
-        # The owner, and all options that `_build_plan` reads.
-        options.sealing_key,
-        options.profile,
-        options.default_model,
-        options.max_stop,
-        options.max_n,
-        options.tokens_as_ids,
+    """Return the plan of a body's fields. Raises RequestError."""
+    return options.plans.find_or_build(
+        _ChatPlan,
+        fields,
+        ("messages",),
+        (
+            reasoning_fields,
+            options.sealing_key,
+            options.profile,
+            options.default_model,
+            options.max_stop,
+            options.max_n,
+            options.tokens_as_ids,
+        ),
+        lambda data: _build_plan(data, options, reasoning_fields),
     )
-    plan = options.plans.find(key)
-    if not isinstance(plan, _ChatPlan):
-        plan = _build_plan(data, options, reasoning_fields)
-        options.plans.add(key, plan, len(data))
-    return plan
 
 
 def _build_plan(
