@@ -10,7 +10,6 @@ prompt.
 """
 
 
-_LF = 0x0A
 _BOM = b"\xef\xbb\xbf"
 _WARNINGS_COMMENT = b": dragoman_warnings "
 
@@ -43,18 +42,19 @@ class SseDecoder:
         self.warnings = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        # The common case: one whole event of one line. A CR ends lines too.
+        # The common case: whole events of one line. A CR ends lines too.
         if (
             data[:6] == b"data: "
-            and data.find(b"\n") == len(data) - 2 > 6
-            and data[-1] == _LF
+            and data[-2:] == b"\n\n"
             and not self._size
             and not self._after_cr
             and b"\r" not in data
         ):
-            self.names = [""]
-            return [data[6:-2]]
-        events: list[bytes] = []
+            events = data[6:-2].split(b"\n\ndata: ")
+            if data.count(b"\n") == 2 * len(events) and b"" not in events:
+                self.names = [""] * len(events)
+                return events
+        events = list[bytes]()
         self.names = []
         # A CRLF may be split between two pieces of the body.
         remaining = data[1:] if self._after_cr and data.startswith(b"\n") else data

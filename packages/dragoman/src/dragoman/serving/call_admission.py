@@ -170,7 +170,7 @@ async def _prepare_and_observe(
         batches = admitted.run.batches
         if observer is not None:
             observer.record_warnings(admitted.warnings)
-            observer.counts = admitted.run.counts
+            observer.record_counts(admitted.run.counts)
             if observer.account is not None:
                 try:
                     await observer.account.charge_prompt(

@@ -35,7 +35,7 @@ class CallObserver(Stage):
     """
 
     __slots__ = (
-        "_counts_text",
+        "_has_text",
         "_now",
         "_recent",
         "_request_log",
@@ -63,8 +63,8 @@ class CallObserver(Stage):
         self._now = now
         self._started_at = now()
         self.counts: RunCounts | None = None
-        # Whether a text changes nothing but the count of tokens.
-        self._counts_text = False
+        # Whether a further text changes nothing but the count of tokens.
+        self._has_text = False
 
     @property
     def trace(self) -> SpanContext | None:
@@ -74,20 +74,25 @@ class CallObserver(Stage):
     def feed(self, batch: list[Event]) -> list[Event]:
         line = self.line
         # The most frequent batch.
-        if self._counts_text and len(batch) == 1 and type(event := batch[0]) is TextDelta:
+        if self._has_text and len(batch) == 1 and type(event := batch[0]) is TextDelta:
             line.output_tokens += len(event.tokens)
             return batch
         line.record(batch, self._now() - self._started_at)
         counts = self.counts
         if counts is not None and not counts.events_carry_tokens:
             line.output_tokens = counts.output_tokens
-        else:
-            self._counts_text = line.ttft_s is not None
+        self._has_text = line.ttft_s is not None
         return batch
 
     def record_warnings(self, warnings: tuple[str, ...]) -> None:
         if self._recent is not None:
             self._recent.warnings = warnings
+
+    def record_counts(self, counts: RunCounts) -> None:
+        """Take the counts of a generation that has been admitted."""
+        self.counts = counts
+        if self._recent is not None:
+            self._recent.counts = counts
 
     def record_computation(self, prompt_tokens: int, output_tokens: int = 0) -> None:
         """Record that embeddings, scores or a transcript have been computed."""
@@ -114,6 +119,9 @@ class CallObserver(Stage):
 
     def close(self, error: BaseException | None, /) -> None:
         line = self.line
+        if self._recent is not None:
+            # Recent requests are many, and must not hold their runs.
+            self._recent.counts = None
         if isinstance(error, Exception):
             line.record_failure(error)
             self._record_computed()

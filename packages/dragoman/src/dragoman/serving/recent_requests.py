@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from ..pipeline.run_counts import RunCounts
 from .request_log import RequestLogLine
 
 MAX_RECENT_REQUESTS = 200
@@ -18,10 +19,22 @@ class RecentRequest(Struct):
 
     line: the data of the request; changes while it runs.
     warnings: the parts of the request that are ignored.
+    counts: the counts of a generation that runs.
     """
 
     line: RequestLogLine
     warnings: tuple[str, ...] = ()
+    counts: RunCounts | None = None
+
+    @property
+    def output_tokens(self) -> int:
+        """The tokens so far. The line of a running request misses those that no event
+        carries.
+        """
+        counts = self.counts
+        if counts is None or counts.events_carry_tokens:
+            return self.line.output_tokens
+        return counts.output_tokens
 
 
 class RecentRequests:

@@ -48,6 +48,7 @@ from dragoman.pipeline.request_metrics import ModelMetrics
 from dragoman.pipeline.served_model import ServedModel
 from dragoman.serving.app import build_asgi_app
 from dragoman.serving.call_observer import CallObserver
+from dragoman.serving.recent_requests import RecentRequests
 from dragoman.serving.request_log import RequestLogLine
 from dragoman.store import MemoryStore
 from dragoman.testing.engine_under_test import build_conversation, build_terms
@@ -407,6 +408,28 @@ async def observe_until(events: list[Event], left_after: int) -> tuple[RequestLo
             left_after -= 1
             delivered += batch
     return line, delivered
+
+
+async def test_recent_request_running_has_tokens_of_its_text():
+    texts = [TextDelta(0, "four words of text "), TextDelta(0, "and some more of them")]
+    events: list[Event] = [
+        Started(3),
+        *texts,
+        ChoiceFinished(0, FinishReason.STOP),
+        Finished(Usage(3, None)),
+    ]
+    model = ServedModel("m", EventBackend(RepeatingEngine(events)), 4096, 1_700_000_000)
+    run = await admit(model, [GenerateRequest("m", prompt="x")], build_terms())
+    recent = RecentRequests().add(RequestLogLine(0.0, "r", "/v1/completions", "m"))
+    observer = CallObserver(recent.line, None, None, lambda: 0.0, recent=recent)
+    observer.record_counts(run.counts)
+    run.batches.add_stage(observer)
+    counts: list[int] = []
+    async with aclosing(run.batches) as batches:
+        async for _ in batches:
+            counts.append(recent.output_tokens)
+    assert counts == [0, 5, 10, 10, 10]
+    assert (recent.output_tokens, recent.counts) == (10, None)
 
 
 @given(answers(), st.integers(1, 20))

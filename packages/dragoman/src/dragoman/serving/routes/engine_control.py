@@ -507,13 +507,12 @@ async def list_requests(http: HttpRequest) -> JsonResponse | Responder:
             "The last requests are remembered only for the page (--ui).",
             code="unsupported_endpoint",
         )
-    data = [
-        RecentRequestItem(
-            **msgspec.structs.asdict(request.line),
-            warnings=[warning[:MAX_WARNING_LENGTH] for warning in request.warnings[:MAX_WARNINGS]],
-        )
-        for request in recent_requests.iterate_newest_first()
-    ]
+    data: list[RecentRequestItem] = []
+    for request in recent_requests.iterate_newest_first():
+        fields = msgspec.structs.asdict(request.line)
+        fields["output_tokens"] = request.output_tokens
+        warnings = [warning[:MAX_WARNING_LENGTH] for warning in request.warnings[:MAX_WARNINGS]]
+        data.append(RecentRequestItem(**fields, warnings=warnings))
     return JsonResponse(msgspec.json.encode(RecentRequestList("list", data)))
 
 
