@@ -7,6 +7,7 @@ from typing import Annotated, Literal, cast
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
 from ..core.encoder_requests import Embeddings, TextInputs
 from ..core.errors import RequestError
@@ -42,8 +43,8 @@ class TextInputFields(Struct, frozen=True, kw_only=True):
     ] = None
 
 
-class EmbeddingsBody(TextInputFields, frozen=True, kw_only=True):
-    """An embeddings body.
+class EmbeddingsInput(Struct, frozen=True, kw_only=True):
+    """The field of an embeddings body that differs from one request to the next.
 
     input: a text, texts, one text's token ids, or several texts' token ids.
     """
@@ -54,6 +55,11 @@ class EmbeddingsBody(TextInputFields, frozen=True, kw_only=True):
             "a string, 1 to 2048 strings, token ids, or lists of token ids; ids are used unchanged"
         ),
     ]
+
+
+class EmbeddingsBody(TextInputFields, frozen=True, kw_only=True):
+    """The other fields of an embeddings body."""
+
     dimensions: Annotated[
         AtLeastOne | None,
         Note("shortens and renormalizes the vector, if the model supports it; otherwise a 400"),
@@ -82,7 +88,7 @@ TEXT_INPUT_ROWS = (
 
 EMBEDDINGS = ParameterTable(
     "embeddings",
-    (EmbeddingsBody,),
+    (EmbeddingsInput, EmbeddingsBody),
     (
         *TEXT_INPUT_ROWS,
         *reject("messages", "send the text as `input`"),
@@ -93,7 +99,10 @@ EMBEDDINGS = ParameterTable(
 
 
 EMBEDDING_REQUEST = JsonBody(
-    "EmbeddingRequest", (EmbeddingsBody,), EMBEDDINGS, example={"input": "Hello"}
+    "EmbeddingRequest",
+    (EmbeddingsInput, EmbeddingsBody),
+    EMBEDDINGS,
+    example={"input": "Hello"},
 )
 
 
@@ -114,15 +123,31 @@ class EmbedCall(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
 
+_INPUT = BodySchema(EmbeddingsInput)
 _BODY = BodySchema(EmbeddingsBody)
 
 
 def read_embeddings(data: bytes, options: ReaderOptions) -> EmbedCall:
     """Parse a request body. Raises RequestError."""
     parsed = ParsedBody(data)
-    warnings, unknown = EMBEDDINGS.classify_body(parsed, _BODY)
+    # What all other fields say, as a call without inputs.
+    plan = options.plans.find_or_build(
+        EmbedCall,
+        parsed.fields,
+        EmbeddingsInput.__struct_fields__,
+        (options.sealing_key, options.default_model),
+        lambda fields: _build_plan(fields, options),
+    )
     if "input" not in parsed.fields:
         raise missing_parameter("input")
+    inputs = _read_inputs(parsed.decode(_INPUT).input)
+    return replace(plan, texts=replace(plan.texts, inputs=inputs))
+
+
+def _build_plan(data: bytes, options: ReaderOptions) -> EmbedCall:
+    """data: the body without `input`."""
+    parsed = ParsedBody(data)
+    warnings, unknown = EMBEDDINGS.classify_body(parsed, _BODY)
     body = parsed.decode(_BODY)
     if body.normalize is not None and body.use_activation not in (None, body.normalize):
         raise invalid_value(
@@ -130,9 +155,7 @@ def read_embeddings(data: bytes, options: ReaderOptions) -> EmbedCall:
         )
     return EmbedCall(
         resolve_model(body.model, options),
-        build_text_inputs(
-            _read_inputs(body.input), body, add_special_tokens=body.add_special_tokens is not False
-        ),
+        build_text_inputs((), body, add_special_tokens=body.add_special_tokens is not False),
         body.dimensions,
         body.use_activation if body.normalize is None else body.normalize,
         body.encoding_format == "base64",
@@ -238,5 +261,5 @@ def render_embeddings(
         "list", data, header.model, build_prompt_usage(embeddings.prompt_tokens, profile)
     )
     if profile is Profile.VLLM:
-        answer = msgspec.structs.replace(answer, id=header.id, created=header.created)
+        answer = replace(answer, id=header.id, created=header.created)
     return msgspec.json.encode(answer)

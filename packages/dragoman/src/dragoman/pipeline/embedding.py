@@ -77,10 +77,12 @@ async def embed(
             model, queue_share, tokens, lambda: encoder.embed_texts(text_request)
         )
     embedder, tokenizer = find_embedder(model)
-    embedder.embedding_info.check_dimensions(dimensions)
+    info = embedder.embedding_info
+    info.check_dimensions(dimensions)
     model.queues.encoding.check_capacity(queue_share)
-    texts = _add_prompt(texts, embedder.embedding_info.prompt)
-    inputs = await encode_inputs(tokenizer, texts, embedder.embedding_info.max_tokens, queue_share)
+    if info.prompt:
+        texts = _add_prompt(texts, info.prompt)
+    inputs = await _encode_inputs(tokenizer, texts, info.max_tokens, queue_share)
     request = EmbedRequest(model.name, inputs, dimensions, normalize)
     return await run_in_turn(
         model, queue_share, sum(map(len, inputs)), lambda: embedder.embed(request)
@@ -89,8 +91,6 @@ async def embed(
 
 def _add_prompt(texts: TextInputs, prompt: str) -> TextInputs:
     """Put a prompt before every text; token ids stay as they are."""
-    if not prompt:
-        return texts
     inputs = [prompt + text if isinstance(text, str) else text for text in texts.inputs]
     return replace(texts, inputs=tuple(inputs))
 
@@ -129,15 +129,20 @@ def _check_numbers(answer: Embeddings | RelevanceScores) -> None:
     if isinstance(answer, RelevanceScores):
         is_finite = all(map(math.isfinite, answer.scores))
     else:
-        # A sum of float32 as doubles does not overflow, and is not finite if one is not.
-        is_finite = all(
-            [
-                math.isfinite(sum(struct.unpack(f"<{len(vector) // 4}f", vector)))
-                for vector in answer.vectors
-            ]
-        )
+        is_finite = all(map(_is_finite, answer.vectors))
     if not is_finite:
         raise EngineError("The model computed numbers that are not finite.")
+
+
+def _is_finite(vector: bytes) -> bool:
+    """Whether all numbers of a vector of little-endian float32 are finite."""
+    # The last byte of a number has its sign and the high bits of its exponent, which are
+    # all set in one that is not finite.
+    high_bytes = vector[3::4]
+    if b"\x7f" not in high_bytes and b"\xff" not in high_bytes:
+        return True
+    # A sum of float32 as doubles does not overflow, and is not finite if one is not.
+    return math.isfinite(sum(struct.unpack(f"<{len(vector) // 4}f", vector)))
 
 
 def find_embedder(model: ServedModel) -> tuple[Embedder, HfTokenizer]:
@@ -155,7 +160,7 @@ def find_embedder(model: ServedModel) -> tuple[Embedder, HfTokenizer]:
             raise Unsupported("This model does not support embeddings.", param="model")
 
 
-async def encode_inputs(
+async def _encode_inputs(
     tokenizer: HfTokenizer, texts: TextInputs, limit: int, queue_share: QueueShare
 ) -> tuple[tuple[int, ...], ...]:
     """Return the token ids of each input.
@@ -164,17 +169,17 @@ async def encode_inputs(
         ContextTooLong: an input has more than `limit` tokens.
         RequestError: an input has no tokens, or cannot be truncated.
     """
-    n_chars = sum(len(text) for text in texts.inputs if isinstance(text, str))
+    n_chars = sum([len(text) for text in texts.inputs if isinstance(text, str)])
+    if n_chars > MAX_INLINE_INPUT_CHARS:
+        return await queue_share.run_in_thread(lambda: _encode_all(tokenizer, texts, limit))
+    return _encode_all(tokenizer, texts, limit)
 
-    def encode_all() -> tuple[tuple[int, ...], ...]:
-        return tuple(
-            _encode_input(tokenizer, texts, index, limit) for index in range(len(texts.inputs))
-        )
 
-    return (
-        encode_all()
-        if n_chars <= MAX_INLINE_INPUT_CHARS
-        else await queue_share.run_in_thread(encode_all)
+def _encode_all(
+    tokenizer: HfTokenizer, texts: TextInputs, limit: int
+) -> tuple[tuple[int, ...], ...]:
+    return tuple(
+        [_encode_input(tokenizer, texts, index, limit) for index in range(len(texts.inputs))]
     )
 
 

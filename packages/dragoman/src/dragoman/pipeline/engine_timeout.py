@@ -20,6 +20,8 @@ async def limit_call_time(
     deadline: when the `seconds` end, in seconds of the event loop's clock; by default
         they begin now.
     """
+    if seconds is None:
+        return await work
     timeout = asyncio.timeout(seconds) if deadline is None else asyncio.timeout_at(deadline)
     try:
         async with timeout:

@@ -13,6 +13,7 @@ from ..core.trace_context import SpanContext
 from ..dialects.interfaces import Header
 from ..pipeline.embedding import embed
 from ..pipeline.engine_timeout import limit_call_time
+from ..pipeline.request_queue import QueueShare
 from ..pipeline.served_model import ServedModel
 from .call_observer import find_trace, observe_call
 from .client_warnings import WarningSource, collect_warnings
@@ -67,6 +68,7 @@ def build_result_header(http: HttpRequest, prefix: str, model: ServedModel) -> H
 async def run_computation(
     http: HttpRequest,
     model: ServedModel,
+    share: QueueShare,
     compute: Callable[[SpanContext | None], Coroutine[Any, Any, T]],
 ) -> T:
     """Run an embedding or scoring; cancel it at its deadline or when the client
@@ -74,12 +76,13 @@ async def run_computation(
 
     Its tokens are charged to the API key at the end, when their number is known.
 
+    share: the caller's, which `compute` uses too.
     compute: gets the `trace` of its request.
     """
     timeout = request_timeout(http)
     observer = await observe_call(http, model.name, EMBEDDINGS)
     with observer or nullcontext():
-        model.queues.encoding.check_capacity(find_queue_share(http))
+        model.queues.encoding.check_capacity(share)
         if (permit := http.service.generation.start_limiter.acquire()) is not None:
             await permit
         work = compute(find_trace(http, observer))
@@ -102,6 +105,7 @@ async def embed_texts(
         return await run_computation(
             http,
             model,
+            share,
             lambda trace: embed(
                 model, texts, dimensions, normalize, queue_share=share, trace=trace
             ),

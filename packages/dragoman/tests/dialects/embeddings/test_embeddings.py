@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dragoman.core.encoder_requests import Embeddings, TextInputs
 from dragoman.core.errors import RequestError, Unsupported
-from dragoman.dialects.interfaces import Header, Profile
+from dragoman.dialects.interfaces import Header, Profile, ReaderOptions
 from dragoman.dialects.openai_embeddings import (
     EMBEDDINGS,
     EmbedCall,
@@ -106,11 +106,24 @@ def test_embeddings_fields_are_parsed_and_null_is_ignored():
     assert embeddings(use_activation=False).normalize is False
 
 
+def test_embeddings_reader_reused_plan_reads_the_same_call():
+    options = ReaderOptions(default_model="m")
+    for fields in ({}, {"dimensions": 8, "unheard": 1}, {"encoding_format": "base64"}):
+        for input in ("a", ["b", "c"], [1, 2], "a"):
+            body = msgspec.json.encode({"input": input, **fields})
+            expected = read_embeddings(body, ReaderOptions(default_model="m"))
+            assert read_embeddings(body, options) == expected
+    body = b'{"input": "a"}'
+    other = msgspec.structs.replace(options, default_model="other")
+    assert read_embeddings(body, other).model == "other"
+    assert read_embeddings(body, options).model == "m"
+
+
 def test_embeddings_table_covers_published_fields():
     rows = {row.name for row in EMBEDDINGS.rows}
     assert set(PUBLISHED.split()) <= rows
     honoured = {row.name for row in EMBEDDINGS.rows if row.status is SupportStatus.HONOURED}
-    assert honoured == set(EmbeddingsBody.__struct_fields__)
+    assert honoured == {"input", *EmbeddingsBody.__struct_fields__}
 
 
 @pytest.mark.parametrize(

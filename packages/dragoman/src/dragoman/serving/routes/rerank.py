@@ -69,6 +69,7 @@ async def _score(http: HttpRequest, model: ServedModel, texts: TextPairs) -> Rel
     return await run_computation(
         http,
         model,
+        share,
         lambda trace: score_pairs(model, replace(texts, trace=trace), queue_share=share),
     )
 
