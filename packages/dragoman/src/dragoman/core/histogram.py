@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from math import inf
 
 
 class Histogram:
@@ -34,6 +35,20 @@ class Histogram:
         for value in values:
             counts[bisect_left(bounds, value)] += 1
         self.sum += sum(values)
+
+    def add(self, other: Histogram) -> None:
+        """Add the observations of a histogram with the same bounds."""
+        for index, count in enumerate(other.counts):
+            self.counts[index] += count
+        self.sum += other.sum
+
+    def coarsen(self, bounds: Sequence[float]) -> Histogram:
+        """Return a histogram of the same observations with some of the bounds."""
+        coarse = Histogram(bounds)
+        for bound, count in zip((*self.bounds, inf), self.counts, strict=True):
+            coarse.counts[bisect_left(bounds, bound)] += count
+        coarse.sum = self.sum
+        return coarse
 
     @property
     def count(self) -> int:

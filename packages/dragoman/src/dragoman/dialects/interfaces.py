@@ -98,8 +98,9 @@ class GenerationCall(Struct, frozen=True):
     with_tool_lists: Callable[[tuple[ToolList, ...]], GenerationCall] | None = None
 
 
-class ReaderOptions(Struct, frozen=True):
-    """The server settings and the caller's key that affect parsing.
+class ReaderOptions(Struct, frozen=True, eq=False):
+    """The server settings and the caller's key that affect parsing. Compared by identity,
+    which finds the plans of earlier bodies at little cost.
 
     default_model: the model of a body without one; None makes `model` required.
     max_stop: maximum stop strings of a request.
@@ -112,8 +113,7 @@ class ReaderOptions(Struct, frozen=True):
         itself, instead of rejecting them.
     hosted_tools: the operator's tools that run hosted tools, by their kind, such as
         `web_search`.
-    plans: what the fields of earlier bodies say. Its keys contain the options that were
-        read.
+    plans: what the fields of earlier bodies say. Its keys contain these options.
     """
 
     profile: Profile = Profile.OPENAI

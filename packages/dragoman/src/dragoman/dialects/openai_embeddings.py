@@ -135,7 +135,7 @@ def read_embeddings(data: bytes, options: ReaderOptions) -> EmbedCall:
         EmbedCall,
         parsed.fields,
         EmbeddingsInput.__struct_fields__,
-        (options.sealing_key, options.default_model),
+        (options,),
         lambda fields: _build_plan(fields, options),
     )
     if "input" not in parsed.fields:

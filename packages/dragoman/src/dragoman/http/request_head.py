@@ -84,13 +84,12 @@ class RequestHead(Struct, frozen=True):
 class _HeadCallbacks:
     """The callbacks of the parser; httptools defines the method names."""
 
-    __slots__ = ("control_headers", "headers", "is_complete", "url")
+    __slots__ = ("headers", "is_complete", "url")
 
     def __init__(self) -> None:
         self.url = b""
         self.is_complete = False
         self.headers: list[tuple[bytes, bytes]] = []
-        self.control_headers: dict[bytes, list[bytes]] = {}
 
     def on_url(self, url: bytes) -> None:
         self.url += url
@@ -99,10 +98,7 @@ class _HeadCallbacks:
         name = name.lower()
         # llhttp leaves trailing white space, which is not part of a field value (RFC
         # 9110, 5.5).
-        value = value.rstrip(b"\t ")
-        self.headers.append((_INTERNED_NAMES.get(name, name), value))
-        if name in _CONTROL_HEADERS:
-            self.control_headers.setdefault(name, []).append(value)
+        self.headers.append((_INTERNED_NAMES.get(name, name), value.rstrip(b"\t ")))
 
     def on_headers_complete(self) -> None:
         self.is_complete = True
@@ -114,7 +110,8 @@ def parse_head(data: bytes) -> RequestHead:
     Raises:
         BadRequest: the head is malformed or unsupported.
     """
-    callbacks, parser = _run_parser(data)
+    callbacks = _HeadCallbacks()
+    parser = _run_parser(data, callbacks)
     if not callbacks.is_complete:
         raise _build_malformed_error()
     # Interned, like the method below: both are held for as long as the response
@@ -144,7 +141,11 @@ def parse_head(data: bytes) -> RequestHead:
         ]
         if any(host != authority for host in hosts):
             raise BadRequest(400, "The request target names another host than the Host header.")
-    control_headers = callbacks.control_headers
+    headers = callbacks.headers
+    control_headers: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        if name in _CONTROL_HEADERS:
+            control_headers.setdefault(name, []).append(value)
     connection_options = (
         [
             option.strip().lower()
@@ -159,7 +160,7 @@ def parse_head(data: bytes) -> RequestHead:
         version,
         path,
         query,
-        callbacks.headers,
+        headers,
         _build_body_reader(control_headers, version),
         version == "1.1" and b"close" not in connection_options,
         version == "1.1"
@@ -186,12 +187,11 @@ def check_partial_head(data: bytes, checked_bytes: int) -> None:
     # checked byte.
     if _FORBIDDEN.search(data, max(0, checked_bytes - 1)) is not None:
         # llhttp's error message is more precise than the pattern.
-        _run_parser(data)
+        _run_parser(data, _HeadCallbacks())
         raise _build_malformed_error()
 
 
-def _run_parser(data: bytes) -> tuple[_HeadCallbacks, httptools.HttpRequestParser]:
-    callbacks = _HeadCallbacks()
+def _run_parser(data: bytes, callbacks: _HeadCallbacks) -> httptools.HttpRequestParser:
     parser = httptools.HttpRequestParser(callbacks)
     try:
         parser.feed_data(data)
@@ -200,7 +200,7 @@ def _run_parser(data: bytes) -> tuple[_HeadCallbacks, httptools.HttpRequestParse
         pass
     except httptools.HttpParserError as error:
         raise _build_malformed_error(str(error)) from error
-    return callbacks, parser
+    return parser
 
 
 def _build_malformed_error(reason: str = "") -> BadRequest:
@@ -219,9 +219,9 @@ def _build_body_reader(
     """Choose the body reader. llhttp rejects most invalid combinations, but framing
     must not depend on its version.
     """
-    codings = control_headers.get(b"transfer-encoding", ())
-    lengths = control_headers.get(b"content-length", ())
-    if codings:
+    codings = control_headers.get(b"transfer-encoding")
+    lengths = control_headers.get(b"content-length")
+    if codings is not None:
         # Each of these has been used to smuggle requests past proxies that read them
         # otherwise (RFC 9112, 11.2).
         if lengths or len(codings) > 1 or version == "1.0":
@@ -233,8 +233,9 @@ def _build_body_reader(
                 501, "The only transfer coding that this server supports is `chunked`."
             )
         return ChunkedReader()
-    if not lengths:
+    if lengths is None:
         return None
     if len(lengths) > 1 or _CONTENT_LENGTH.fullmatch(lengths[0]) is None:
         raise _build_malformed_error("Invalid Content-Length")
-    return ContentLengthReader(int(lengths[0])) if int(lengths[0]) else None
+    length = int(lengths[0])
+    return ContentLengthReader(length) if length else None

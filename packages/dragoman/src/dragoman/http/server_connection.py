@@ -267,13 +267,12 @@ class HttpConnection(asyncio.Protocol):
         """
         checked_bytes = len(self._buffer)
         data = self._buffer + data if checked_bytes else data.lstrip(b"\r\n")
+        is_websocket = False
         try:
             end = self._find_head_end(data, checked_bytes)
             head = parse_head(data[:end]) if end else None
-            is_websocket = (
-                head is not None and head.upgrade == b"websocket" and self._context.has_websocket
-            )
-            if head is not None and is_websocket:
+            if head is not None and head.upgrade == b"websocket" and self._context.has_websocket:
+                is_websocket = True
                 check_websocket(head)
         except BadRequest as error:
             self._reject(error)
@@ -285,7 +284,8 @@ class HttpConnection(asyncio.Protocol):
             return
         self._buffer = b""
         remaining_data = data[end:]
-        self._set_deadline(None)
+        if self._deadline is not None:
+            self._set_deadline(None)
         if is_websocket:
             # Hand over to uvicorn's WebSocket protocol, from the request's first byte.
             # It requires lower-case header names. It adds itself to the same set: the
@@ -296,19 +296,23 @@ class HttpConnection(asyncio.Protocol):
             protocol.data_received(head.encode() + remaining_data)
             self.transport.set_protocol(protocol)
             return
-        self._body = head.body
-        if head.body is not None:
-            self._body_until = self._context.loop.time() + self._context.limits.body_total
+        self._body = body = head.body
         self._exchange = exchange = HttpExchange(self, self._context, head)
         # Before the remaining input is read, so that the application can respond
         # without waiting for a body.
         exchange.start(self, head)
+        if body is None:
+            if remaining_data:
+                self._buffer_pipelined(remaining_data)
+            return
         if remaining_data:
-            self.data_received(remaining_data)
+            self._feed_body(body, remaining_data)
         # A client that awaits `100 Continue` sends nothing before the application
         # reads: its deadline starts then.
-        elif head.body is not None and not exchange.is_awaiting_continue:
+        elif not exchange.is_awaiting_continue:
             self._begin_waiting_for_body()
+        if self._body is not None:
+            self._body_until = self._context.loop.time() + self._context.limits.body_total
 
     def _find_head_end(self, data: bytes, checked_bytes: int) -> int:
         """Return the length of the head, or 0 while it is incomplete.
@@ -353,8 +357,10 @@ class HttpConnection(asyncio.Protocol):
             return
         exchange.feed(chunk, is_complete=pipelined_data is not None)
         if pipelined_data is not None:
-            self._set_deadline(None)
-            self._buffer_pipelined(pipelined_data)
+            if self._deadline is not None:
+                self._set_deadline(None)
+            if pipelined_data:
+                self._buffer_pipelined(pipelined_data)
             return
         limits = self._context.limits
         if exchange.unread_bytes > limits.max_buffered_bytes:

@@ -7,12 +7,12 @@ from __future__ import annotations
 from msgspec import Struct
 from starlette.datastructures import Headers
 
-from ..core.errors import (
-    HeadersTooLarge,
-)
+from ..core.errors import HeadersTooLarge
 from .auth import Access, Keyring
 from .cors import CorsPolicy
 from .host_header import check_host
+
+MAX_HEADERS = 100
 
 
 class AccessPolicy(Struct, frozen=True):
@@ -27,12 +27,22 @@ class AccessPolicy(Struct, frozen=True):
     cors: CorsPolicy
 
     def check_headers(self, headers: Headers, *, requires_host: bool = True) -> None:
-        """Check the number of headers and the Host header. Raises as `check_headers`.
+        """Check the number of headers and the Host header.
 
         requires_host: false for HTTP/1.0, which has no Host (RFC 9112, 3.2): load
             balancers probe with it, and no browser sends it.
+
+        Raises:
+            HeadersTooLarge: there are too many headers.
+            RequestError, MisdirectedRequest: as `check_host`.
         """
-        check_headers(headers, self.allowed_hosts, requires_host=requires_host)
+        count = len(headers.raw)
+        if count > MAX_HEADERS:
+            raise HeadersTooLarge(
+                f"A request may have at most {MAX_HEADERS} headers; this one has {count}."
+            )
+        if requires_host or "host" in headers:
+            check_host(headers, self.allowed_hosts)
 
     def check_origin(self, headers: Headers, access: Access, *, reads: bool = False) -> None:
         """Reject requests that pages of other origins cause, unless the route is
@@ -49,23 +59,3 @@ class AccessPolicy(Struct, frozen=True):
             self.cors.check_origin(
                 headers, by_name=is_admin, allow_navigation=reads and not is_admin
             )
-
-
-MAX_HEADERS = 100
-
-
-def check_headers(
-    headers: Headers, allowed: tuple[str, ...], *, requires_host: bool = True
-) -> None:
-    """Check the headers.
-
-    Raises:
-        HeadersTooLarge: there are too many headers.
-        RequestError, MisdirectedRequest: as `check_host`.
-    """
-    if len(headers.raw) > MAX_HEADERS:
-        raise HeadersTooLarge(
-            f"A request may have at most {MAX_HEADERS} headers; this one has {len(headers.raw)}."
-        )
-    if requires_host or "host" in headers:
-        check_host(headers, allowed)

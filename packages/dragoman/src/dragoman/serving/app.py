@@ -31,6 +31,7 @@ from ..tools.interface import ToolServers
 from .access_policy import AccessPolicy
 from .auth import Access, Keyring
 from .body_memory import BodyMemoryBudget
+from .call_reading import build_options_finder
 from .clock import Clock, IdGenerator, RandomIdGenerator, SystemClock
 from .crypto import Sealer
 from .disconnect import ClientGone, with_disconnect_events
@@ -91,7 +92,7 @@ class Router:
         from starlette.routing import Route  # noqa: PLC0415
 
         return [
-            (Route(endpoint.route.path, endpoint.handle), endpoint) for endpoint in self._endpoints
+            (Route(endpoint.route.path, endpoint.respond), endpoint) for endpoint in self._endpoints
         ]
 
     def find_endpoint(self, scope: Scope) -> Endpoint:
@@ -248,17 +249,19 @@ def build_asgi_app(
         keys=None if keys_file is None else KeyReloader(keys_file, keyring),
         keys_exchange=keys_exchange,
     )
+    reader_options = ReaderOptions(
+        profile=options.profile,
+        default_model=models.default,
+        drop_nonces=options.drop_agent_nonces,
+        tokens_as_ids=options.return_tokens_as_token_ids,
+        hosted_tools=options.hosted_tools,
+    )
+    sealer = Sealer(
+        secret or secrets.token_bytes(32), VerificationMode(options.reasoning_verification)
+    )
     generation = GenerationServices(
-        reader_options=ReaderOptions(
-            profile=options.profile,
-            default_model=models.default,
-            drop_nonces=options.drop_agent_nonces,
-            tokens_as_ids=options.return_tokens_as_token_ids,
-            hosted_tools=options.hosted_tools,
-        ),
-        sealer=Sealer(
-            secret or secrets.token_bytes(32), VerificationMode(options.reasoning_verification)
-        ),
+        reader_options=reader_options,
+        find_reader_options=build_options_finder(reader_options, sealer),
         fingerprint=f"dragoman-{VERSION}",
         media=media or MediaResolver(MediaOptions()),
         meters=ModelMetrics(models, clock.monotonic),
@@ -448,13 +451,16 @@ class Application:
         else:
             not_started = None if self._is_started else self._not_started
             endpoint = not_started or self._router.find_endpoint(scope)
-            lifecycle = endpoint.open_request(scope, receive, on_disconnect)
+            method = scope["method"]
+            http = endpoint.open_request(scope, receive, on_disconnect)
+            record = http.record
             direct = find_direct_response(scope, send)
-            # Without these references a running stream does not keep its request in
-            # memory.
-            del scope, receive
             try:
-                outcome = await (await lifecycle.respond())(on_disconnect, send, direct)
+                response = await endpoint.respond(http, method)
+                # Without these references a running stream does not keep its request in
+                # memory.
+                del http, scope, receive
+                outcome = await response(on_disconnect, send, direct)
             except ClientGone:
                 outcome = ResponseOutcome(cancelled=True)
-            lifecycle.finish(outcome)
+            endpoint.record_outcome(record, method, outcome)

@@ -70,4 +70,6 @@ class BodyMemoryShare:
         self._reserved = size
 
     def release(self) -> None:
-        self.reserve(0)
+        if self._reserved:
+            self._budget.grow(self.owner, -self._reserved)
+            self._reserved = 0

@@ -158,9 +158,8 @@ def find_trace(context: RequestContext, observer: CallObserver | None) -> SpanCo
     """Return the parent of an engine's spans in other servers: the call's span, or
     without telemetry the client's.
     """
-    if observer is not None and observer.trace is not None:
-        return observer.trace
-    return _read_client_trace(context)
+    trace = None if observer is None else observer.trace
+    return _read_client_trace(context) if trace is None else trace
 
 
 def _read_client_trace(context: RequestContext) -> SpanContext | None:
@@ -216,13 +215,15 @@ async def observe_call(
         traced = telemetry.start_call(parent, model, kind, request, response_id)
     recent = None if recent_requests is None else recent_requests.add(line)
     observer = CallObserver(line, None, request_log, clock.monotonic, traced, recent)
+    if tenancy.keyring.is_open:
+        return observer
     try:
         # By the slot's name: aliases can be patterns, so the number of names that
         # clients can send is unlimited.
-        account = await tenancy.admit(context.caller, service.models.find_slot(model).name, kind)
+        name = service.models.find_slot(model).name
+        observer.account = await tenancy.admit(context.caller, name, kind)
     except BaseException as error:
         # Rejected requests are logged too: they are part of the load.
         observer.__exit__(type(error), error, None)
         raise
-    observer.account = account
     return observer

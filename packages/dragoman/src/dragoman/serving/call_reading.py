@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TypeVar, TypeVarTuple
 
 import anyio.to_thread
@@ -10,8 +11,10 @@ from msgspec.structs import replace
 
 from ..core.errors import RequestError
 from ..dialects.interfaces import ReaderOptions
+from .crypto import Sealer
 from .http_request import HttpRequest
 from .request_context import RequestContext
+from .service import FindReaderOptions
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -23,8 +26,13 @@ loop for too long.
 """
 
 
+MAX_READER_OPTIONS = 4096
+"""Number of owners whose reader options are kept."""
+
+
 async def read_call(http: HttpRequest, read: Callable[[bytes, ReaderOptions], T]) -> T:
-    return await parse_body(http, await http.read_json(), read)
+    body = await http.read_json()
+    return await run_in_thread_if_large(read, body, build_reader_options(http))
 
 
 async def parse_body(
@@ -48,20 +56,36 @@ async def run_in_thread_if_large(read: Callable[[bytes, *Args], T], body: bytes,
         raise
 
 
+def build_options_finder(options: ReaderOptions, sealer: Sealer) -> FindReaderOptions:
+    """Build the function that returns the reader options of an owner.
+
+    It returns the same object for the same arguments, by which the plan cache finds the
+    plans of earlier bodies.
+
+    options: those that all owners share.
+    """
+
+    @lru_cache(MAX_READER_OPTIONS)
+    def find(owner: str, default_model: str | None, keeps_seal: bool, /) -> ReaderOptions:
+        return replace(
+            options,
+            # Reasoning that one owner received is invalid in the requests of another.
+            sealing_key=sealer.for_owner(owner),
+            default_model=default_model,
+            keeps_seal=keeps_seal,
+        )
+
+    return find
+
+
 def build_reader_options(context: RequestContext) -> ReaderOptions:
     """Return the reader options for this caller."""
-    generation = context.service.generation
-    # Reasoning that one owner received is invalid in the requests of another.
-    sealing_key = generation.sealer.for_owner(context.caller.owner)
-    # Built per request: the models, and those that the caller may use, can change.
+    # Asked per request: the models, and those that the caller may use, can change.
     slots = context.service.models.slots
     keeps_seal = False
     for slot in slots:
         if slot.model is not None and slot.model.capabilities.verifies_reasoning:
             keeps_seal = True
-    return replace(
-        generation.reader_options,
-        sealing_key=sealing_key,
-        default_model=slots[0].name if len(slots) == 1 else None,
-        keeps_seal=keeps_seal,
+    return context.service.generation.find_reader_options(
+        context.caller.owner, slots[0].name if len(slots) == 1 else None, keeps_seal
     )

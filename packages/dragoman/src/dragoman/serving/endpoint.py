@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 
-import msgspec
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
@@ -17,9 +16,10 @@ from ..core.errors import (
 from ..dialects.error_envelope import ErrorEnvelope
 from ..http.asgi_extensions import OnDisconnect
 from .access_policy import AccessPolicy
-from .handler_result import CompleteResponse, HandlerResult, build_response, call_handler
+from .handler_result import CompleteResponse, HandlerResult, build_response, translate_failure
 from .http_metrics import HttpMetrics
 from .http_request import HttpRequest, build_http_request
+from .request_context import RequestRecord
 from .request_limits import limit_request
 from .responder import Responder, ResponseOutcome
 from .route import Route
@@ -49,7 +49,7 @@ class Endpoint:
 
     def open_request(
         self, scope: Scope, receive: Receive, on_disconnect: OnDisconnect
-    ) -> RequestLifecycle:
+    ) -> HttpRequest:
         envelope = self.find_envelope(scope["path"])
         http = build_http_request(scope, receive, on_disconnect, self._service, envelope)
         telemetry = self._service.telemetry
@@ -60,9 +60,19 @@ class Endpoint:
                 method, self.route.path, http.path, http.headers, http.client_host, scheme
             )
             http.record.span = telemetry.start_request(span)
-        return RequestLifecycle(self, http, scope["method"])
+        return http
 
-    async def handle(self, http: HttpRequest, method: str) -> HandlerResult:
+    async def respond(self, http: HttpRequest, method: str) -> Responder | CompleteResponse:
+        """Call the handler and build the response. Raises ClientGone: the client has
+        disconnected.
+        """
+        try:
+            result = await self._handle(http, method)
+        except BaseException as error:
+            result = translate_failure(error)
+        return build_response(http, result, with_body=method != "HEAD")
+
+    async def _handle(self, http: HttpRequest, method: str) -> HandlerResult:
         """Check and authenticate the request, and call its handler.
 
         Raises:
@@ -93,14 +103,11 @@ class Endpoint:
             raise MethodNotAllowed(message, allowed=allowed)
         http.record.owner = caller.owner
         http.body_memory.owner = caller.owner
-        if policy.keyring.is_open:
-            # Without keys there is nothing to restrict or to limit.
-            http = msgspec.structs.replace(http, caller=caller)
-            cost = None
-        else:
-            http = msgspec.structs.replace(
-                http, caller=caller, service=restrict_service(self._service, caller)
-            )
+        http.caller = caller
+        cost = None
+        # Without keys there is nothing to restrict or to limit.
+        if not policy.keyring.is_open:
+            http.service = restrict_service(self._service, caller)
             cost = self.route.find_cost(method)
         try:
             if cost is None:
@@ -111,11 +118,11 @@ class Endpoint:
             # The body is no longer needed while the response is sent.
             http.body_memory.release()
 
-    def record_outcome(self, lifecycle: RequestLifecycle, outcome: ResponseOutcome) -> None:
+    def record_outcome(self, record: RequestRecord, method: str, outcome: ResponseOutcome) -> None:
         """Record metrics and the access log after a request."""
         service = self._service
-        span = lifecycle.record.span
-        elapsed = service.clock.monotonic() - lifecycle.started_at
+        span = record.span
+        elapsed = service.clock.monotonic() - record.started_at
         if span is not None and service.telemetry is not None:
             # The error's own status, since a dialect may map it to one below 500 and a
             # stream begins with 200.
@@ -124,30 +131,30 @@ class Endpoint:
             service.telemetry.end_request(span, outcome.status, reason)
         # Labeled with the route's pattern: the number of actual paths is unbounded.
         self._http_metrics.record(
-            lifecycle.method,
+            method,
             self.route.path,
             outcome.status,
             elapsed,
-            lifecycle.content_length,
+            record.content_length,
             outcome.length,
         )
         if service.options.access_log:
             # Escaped, so that a path cannot forge a line of the log.
-            escaped_path = lifecycle.path.encode("unicode_escape").decode()[:200]
+            escaped_path = record.path.encode("unicode_escape").decode()[:200]
             fields = None
             # Only the JSON log has fields.
             if service.options.observes_calls:
-                name = service.tenancy.keyring.find_name(lifecycle.record.owner)
+                name = service.tenancy.keyring.find_name(record.owner)
                 fields = {
                     LOG_FIELDS: build_log_fields(
-                        lifecycle, escaped_path, outcome.status, elapsed, name
+                        record, method, escaped_path, outcome.status, elapsed, name
                     )
                 }
             log.info(
                 "%s %s %s %s %d %.1fms",
-                format_address(lifecycle.client),
-                lifecycle.id,
-                lifecycle.method,
+                format_address(record.client),
+                record.id,
+                method,
                 escaped_path,
                 outcome.status,
                 elapsed * 1000,
@@ -156,19 +163,19 @@ class Endpoint:
 
 
 def build_log_fields(
-    lifecycle: RequestLifecycle, path: str, status: int, elapsed: float, key: str | None
+    record: RequestRecord, method: str, path: str, status: int, elapsed: float, key: str | None
 ) -> dict[str, object]:
     """Build the fields of a request's line in the JSON log.
 
     elapsed: seconds.
     key: the name of its API key.
     """
-    call = lifecycle.record.call
-    span = lifecycle.record.span
+    call = record.call
+    span = record.span
     fields: dict[str, object] = {
-        "client": format_address(lifecycle.client),
-        "request_id": lifecycle.id,
-        "method": lifecycle.method,
+        "client": format_address(record.client),
+        "request_id": record.id,
+        "method": method,
         "path": path,
         "status": status,
         "duration_s": round(elapsed, 6),
@@ -188,54 +195,6 @@ def build_log_fields(
             "error": call.error,
         }
     return fields
-
-
-class RequestLifecycle:
-    """A request from its arrival to the end of its response: `respond`, then `finish`.
-
-    Once there is a response, only the data for the log and the metrics is retained.
-    """
-
-    __slots__ = (
-        "_endpoint",
-        "_http",
-        "client",
-        "content_length",
-        "id",
-        "method",
-        "path",
-        "record",
-        "started_at",
-    )
-
-    def __init__(self, endpoint: Endpoint, http: HttpRequest, method: str) -> None:
-        self._endpoint = endpoint
-        self._http = http
-        self.method = method
-        self.id = http.id
-        self.path = http.path
-        self.started_at = http.started_at
-        self.content_length = http.content_length
-        self.client = http.client
-        self.record = http.record
-
-    async def respond(self) -> Responder | CompleteResponse:
-        """Call the handler and build the response. Raises ClientGone: the client has
-        disconnected.
-        """
-        # A stream can last for hours; the request with its body is released once the
-        # handler has returned.
-        http = self._http
-        self._http = None
-        assert http is not None
-        return build_response(
-            http,
-            await call_handler(self._endpoint.handle(http, self.method)),
-            with_body=self.method != "HEAD",
-        )
-
-    def finish(self, outcome: ResponseOutcome) -> None:
-        self._endpoint.record_outcome(self, outcome)
 
 
 def accepts_html(headers: Headers) -> bool:

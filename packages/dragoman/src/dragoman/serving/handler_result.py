@@ -84,18 +84,25 @@ async def call_handler(result: Awaitable[HandlerResult]) -> HandlerResult | Drag
     """
     try:
         return await result
-    except DragomanError as error:
+    except BaseException as error:
+        return translate_failure(error)
+
+
+def translate_failure(error: BaseException) -> DragomanError:
+    """Return what a handler's error becomes in its response; an unexpected one is
+    logged. Raises it if there is nothing to respond: called in its `except` clause.
+    """
+    if isinstance(error, DragomanError):
         return error
     # There is no client to respond to.
-    except ClientGone:
-        raise
-    except BaseException as error:
-        # A cancellation of this task must propagate; one that comes from an engine must
-        # become a 500.
-        failure = translate_engine_exception(error, asyncio.current_task())
-        if not isinstance(failure, Exception):
-            raise
-        return failure if isinstance(failure, DragomanError) else wrap_unexpected_error(failure)
+    if isinstance(error, ClientGone):
+        raise error
+    # A cancellation of this task must propagate; one that comes from an engine must
+    # become a 500.
+    failure = translate_engine_exception(error, asyncio.current_task())
+    if not isinstance(failure, Exception):
+        raise error
+    return failure if isinstance(failure, DragomanError) else wrap_unexpected_error(failure)
 
 
 def build_response(

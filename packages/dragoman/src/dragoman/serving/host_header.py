@@ -52,12 +52,21 @@ def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
     """
     hosts = headers.getlist("host")
     # With two Host headers, a proxy and this server could each use a different one.
-    name = _read_name(hosts[0]) if len(hosts) == 1 else None
-    if name is None:
+    is_allowed = _judge_host(hosts[0], allowed) if len(hosts) == 1 else None
+    if is_allowed is None:
         raise RequestError("The Host header must be given once, as `name` or `name:port`.")
-    is_private = PRIVATE in allowed and _is_private(name)
-    if not ("*" in allowed or name in allowed or is_private or is_loopback(name.strip("[]"))):
+    if not is_allowed:
         raise MisdirectedRequest("This server does not answer for that Host. See --allowed-hosts.")
+
+
+@lru_cache(maxsize=256)  # The clients of a server send few different hosts.
+def _judge_host(host: str, allowed: tuple[str, ...]) -> bool | None:
+    """Return whether a host is allowed; None for a malformed header."""
+    name = _read_name(host)
+    if name is None:
+        return None
+    is_private = PRIVATE in allowed and _is_private(name)
+    return "*" in allowed or name in allowed or is_private or is_loopback(name.strip("[]"))
 
 
 def _is_private(name: str) -> bool:
@@ -71,7 +80,6 @@ def _is_private(name: str) -> bool:
     return True
 
 
-@lru_cache(maxsize=256)  # The clients of a server send few different hosts.
 def _read_name(host: str) -> str | None:
     """Return the name in lower case, without the port, which forwarding changes; None
     for a malformed header.

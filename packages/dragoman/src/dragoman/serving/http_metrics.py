@@ -49,21 +49,32 @@ EXCLUDED_PATHS = frozenset(
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
+class RouteMetrics:
+    """The requests of one path with one method.
+
+    statuses: number of responses by status class, such as 2.
+    request_bytes, response_bytes: totals of the bodies with a Content-Length.
+    durations: seconds to the end of the response.
+    """
+
+    __slots__ = ("durations", "request_bytes", "response_bytes", "statuses")
+
+    def __init__(self) -> None:
+        self.statuses: Counter[int] = Counter()
+        self.request_bytes = 0
+        self.response_bytes = 0
+        self.durations = Histogram(FINE_BUCKETS)
+
+
 class HttpMetrics:
     """Counters and histograms of HTTP requests.
 
-    requests: by method, status class (`2xx`) and path.
-    request_sizes, response_sizes: number and total bytes, by path.
-    durations: seconds of all requests to the end of the response.
-    route_durations: the same by method and path, with coarse buckets.
+    routes: by method and path. A request updates only these; what the metrics report in
+        sum is added up when they are read.
     """
 
     def __init__(self) -> None:
-        self.requests: Counter[tuple[str, str, str]] = Counter()
-        self.request_sizes: dict[str, tuple[int, int]] = {}
-        self.response_sizes: dict[str, tuple[int, int]] = {}
-        self.durations = Histogram(FINE_BUCKETS)
-        self.route_durations: dict[tuple[str, str], Histogram] = {}
+        self.routes: dict[tuple[str, str], RouteMetrics] = {}
 
     def record(
         self,
@@ -80,19 +91,53 @@ class HttpMetrics:
         request_bytes, response_bytes: by Content-Length; 0 without one (a stream has
             none).
         """
-        if path in EXCLUDED_PATHS:
-            return
-        path = "none" if path == "*" else path
-        # Clients choose the method, and every new label value costs memory for ever.
-        method = method if method in _METHODS else "other"
-        self.requests[method, f"{status // 100}xx", path] += 1
-        for sizes, size in (
-            (self.request_sizes, request_bytes),
-            (self.response_sizes, response_bytes),
-        ):
-            count, total = sizes.get(path, (0, 0))
-            sizes[path] = count + 1, total + size
-        self.durations.observe(seconds)
-        if (method, path) not in self.route_durations:
-            self.route_durations[method, path] = Histogram(COARSE_BUCKETS)
-        self.route_durations[method, path].observe(seconds)
+        route = self.routes.get((method, path))
+        if route is None:
+            if path in EXCLUDED_PATHS:
+                return
+            # Clients choose the method, and every new label value costs memory for ever.
+            labels = (
+                method if method in _METHODS else "other",
+                "none" if path == "*" else path,
+            )
+            route = self.routes.setdefault(labels, RouteMetrics())
+        route.statuses[status // 100] += 1
+        route.request_bytes += request_bytes
+        route.response_bytes += response_bytes
+        route.durations.observe(seconds)
+
+    def count_requests(self) -> dict[tuple[str, str, str], int]:
+        """Return the number of requests by method, status class (`2xx`) and path."""
+        return {
+            (method, f"{status}xx", path): count
+            for (method, path), route in self.routes.items()
+            for status, count in route.statuses.items()
+        }
+
+    def sum_sizes(self) -> dict[str, tuple[int, int, int]]:
+        """Return the number of requests, the bytes of their bodies and those of the
+        responses, by path.
+        """
+        sizes: dict[str, tuple[int, int, int]] = {}
+        for (_, path), route in self.routes.items():
+            count, request_bytes, response_bytes = sizes.get(path, (0, 0, 0))
+            sizes[path] = (
+                count + route.durations.count,
+                request_bytes + route.request_bytes,
+                response_bytes + route.response_bytes,
+            )
+        return sizes
+
+    def sum_durations(self) -> Histogram:
+        """Return the durations of all requests."""
+        total = Histogram(FINE_BUCKETS)
+        for route in self.routes.values():
+            total.add(route.durations)
+        return total
+
+    def list_durations(self) -> list[tuple[tuple[str, str], Histogram]]:
+        """List the durations by method and path, in coarse buckets."""
+        return [
+            (labels, route.durations.coarsen(COARSE_BUCKETS))
+            for labels, route in self.routes.items()
+        ]

@@ -20,7 +20,7 @@ from ..dialects.error_envelope import ErrorEnvelope
 from ..dialects.field_errors import abbreviate
 from ..dialects.interfaces import Profile
 from ..http.asgi_extensions import OnDisconnect
-from .auth import Caller
+from .auth import ANONYMOUS, Caller
 from .body_memory import BodyMemoryShare
 from .client_warnings import render_warnings
 from .request_body import read_body
@@ -50,9 +50,10 @@ _FIELD_MASK = "x-goog-fieldmask"
 _MAX_UNREAD = 16
 
 
-class HttpRequest(msgspec.Struct, frozen=True):
+class HttpRequest(msgspec.Struct):
     """An HTTP request as a handler sees it.
 
+    service, caller: of everybody until the caller is authenticated.
     started_at: arrival, seconds on the monotonic clock.
     envelope: the format of its errors.
     on_disconnect: registers a callback for the client's disconnect.
@@ -105,17 +106,6 @@ class HttpRequest(msgspec.Struct, frozen=True):
             for name in unread[:_MAX_UNREAD]
         )
 
-    @property
-    def content_length(self) -> int:
-        """Bytes of the body according to Content-Length; 0 if absent."""
-        value = self.headers.get("content-length", "")
-        # 19 digits hold any 64-bit length; int() of a longer text is quadratic.
-        return int(value[:19]) if value.isdecimal() else 0
-
-    @property
-    def _has_body(self) -> bool:
-        return bool(self.content_length) or "transfer-encoding" in self.headers
-
     async def read_json(self, *, allow_untyped: bool = False) -> bytes:
         """Read the JSON body of a POST.
 
@@ -129,24 +119,30 @@ class HttpRequest(msgspec.Struct, frozen=True):
             is rejected only by the check of `Origin`, which browsers send with every
             POST.
         """
-        media_type = self.headers.get("content-type", "")
-        if media_type != "application/json":
-            media_type = media_type.partition(";")[0].strip().lower()
+        content_type = self.headers.get("content-type", "")
+        if content_type != "application/json":
+            self._check_content_type(content_type, allow_untyped=allow_untyped)
+        body = await read_body(
+            self.receive, self.headers, self.service.options.max_body_bytes, self.body_memory
+        )
+        self.record.body_received_at = asyncio.get_running_loop().time()
+        return body
+
+    def _check_content_type(self, content_type: str, *, allow_untyped: bool) -> None:
+        media_type = content_type.partition(";")[0].strip().lower()
         # RFC 6839: `+json` is the suffix of types whose syntax is JSON.
-        is_json = media_type == "application/json" or media_type.endswith("+json")
+        if media_type == "application/json" or media_type.endswith("+json"):
+            return
         if (
             allow_untyped
             and media_type == "application/x-www-form-urlencoded"
             and "origin" not in self.headers
         ):
             media_type = ""
-        if not is_json and (media_type or (self._has_body and not allow_untyped)):
+        find = self.headers.get
+        has_body = read_length(find("content-length")) > 0 or "transfer-encoding" in self.headers
+        if media_type or (has_body and not allow_untyped):
             raise UnsupportedMediaType("Send the body as `Content-Type: application/json`.")
-        body = await read_body(
-            self.receive, self.headers, self.service.options.max_body_bytes, self.body_memory
-        )
-        self.record.body_received_at = asyncio.get_running_loop().time()
-        return body
 
     def build_headers(
         self, content_type: tuple[bytes, bytes] = JSON_CONTENT_TYPE, warnings: Sequence[str] = ()
@@ -230,25 +226,38 @@ def build_http_request(
 ) -> HttpRequest:
     """Build the request before authentication, with an anonymous caller."""
     headers = RequestHeaders(scope)
-    client_id = headers.get("x-request-id", "")
+    find = headers.get
+    id = find("x-request-id")
+    # The id appears in logs and headers, so a client's id is used only if it has plain
+    # characters.
+    if id is None or _PLAIN_ID.fullmatch(id) is None:
+        id = service.ids.new("req_")
+    started_at = service.clock.monotonic()
+    path = scope["path"]
+    client = scope.get("client")
     return HttpRequest(
         service,
-        Caller(),
+        ANONYMOUS,
         headers,
         scope.get("path_params", {}),
-        # The id appears in logs and headers, so a client's id is used only if it has
-        # plain characters.
-        client_id if _PLAIN_ID.fullmatch(client_id) else service.ids.new("req_"),
-        service.clock.monotonic(),
-        envelope.resolve(headers),
+        id,
+        started_at,
+        envelope.resolve(headers) if envelope.clients else envelope,
         receive,
         on_disconnect,
         scope.get("query_string", b""),
-        scope["path"],
+        path,
         BodyMemoryShare(service.body_budget),
-        scope.get("client"),
-        http_version=scope.get("http_version", "1.1"),
+        client,
+        RequestRecord(id, started_at, path, client, read_length(find("content-length"))),
+        scope.get("http_version", "1.1"),
     )
+
+
+def read_length(value: str | None) -> int:
+    """Read a Content-Length; 0 if it is absent or no number."""
+    # 19 digits hold any 64-bit length; int() of a longer text is quadratic.
+    return int(value[:19]) if value is not None and value.isdecimal() else 0
 
 
 def render_warnings_header(warnings: Sequence[str]) -> tuple[bytes, bytes]:

@@ -116,25 +116,25 @@ class HttpCollector(Collector):
             "Requests by method, status and path.",
             labels=("method", "status", "handler"),
         )
-        for labels, count in http_metrics.requests.items():
+        for labels, count in http_metrics.count_requests().items():
             requests.add_metric(labels, count)
         yield requests
-        for name, sizes in (
-            ("request", http_metrics.request_sizes),
-            ("response", http_metrics.response_sizes),
-        ):
+        sizes = http_metrics.sum_sizes()
+        for index, name in enumerate(("request", "response"), start=1):
             text = "Bytes from the Content-Length header, if present."
             family = SummaryMetricFamily(f"http_{name}_size_bytes", text, labels=("handler",))
-            for path, (count, total) in sizes.items():
-                family.add_metric((path,), count, total)
+            for path, totals in sizes.items():
+                family.add_metric((path,), totals[0], totals[index])
             yield family
         fine = "http_request_duration_highr_seconds"
-        yield build_histogram(fine, "To the end of an answer.", [((), http_metrics.durations)], ())
+        yield build_histogram(
+            fine, "To the end of an answer.", [((), http_metrics.sum_durations())], ()
+        )
         coarse = "http_request_duration_seconds"
         yield build_histogram(
             coarse,
             "The same by method and path.",
-            http_metrics.route_durations.items(),
+            http_metrics.list_durations(),
             ("method", "handler"),
         )
 

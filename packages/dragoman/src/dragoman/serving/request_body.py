@@ -31,8 +31,6 @@ async def read_body(
     # digits: int() is quadratic.
     if declared.isdecimal() and int(declared[:19]) > limit:
         raise build_too_large_error(limit)
-    # A list of several codings matches none of those below and is rejected.
-    coding = headers.get("content-encoding", "identity").strip().lower()
     chunks: list[bytes] = []
     size = 0
     while True:
@@ -50,7 +48,9 @@ async def read_body(
         if not message.get("more_body", False):
             break
     data = b"".join(chunks)
-    if coding in ("identity", ""):
+    coding = headers.get("content-encoding")
+    # A list of several codings matches none of those below and is rejected.
+    if coding is None or (coding := coding.strip().lower()) in ("identity", ""):
         return data
     # Reserve the worst case: the decoded size is unknown until decompression ends.
     share.reserve(size + limit)

@@ -14,7 +14,15 @@ import msgspec
 from msgspec import Struct
 
 from ..core.errors import DragomanError
-from ..core.events import ChoiceFinished, Event, Finished, PromptTokens, Started, get_answer_tokens
+from ..core.events import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    PromptTokens,
+    Started,
+    TextDelta,
+    get_answer_tokens,
+)
 from .rotated_file import RotatedFile
 
 log = logging.getLogger(__name__)
@@ -63,28 +71,30 @@ class RequestLogLine(Struct):
         elapsed: seconds since arrival.
         """
         for event in batch:
-            match event:
-                case Started(prompt_tokens, cached_tokens):
-                    self.prompt_tokens = prompt_tokens
-                    self.cached_tokens = cached_tokens
-                    self.queue_s = elapsed
-                case Finished(usage):
-                    if usage.completion is not None:
-                        self.output_tokens = usage.completion
-                    self.status = 200
-                    # Many upstreams report the prompt's tokens only at the end.
-                    self.prompt_tokens = usage.prompt or self.prompt_tokens
-                    self.cached_tokens = (
-                        self.cached_tokens if usage.cached is None else usage.cached
-                    )
-                case PromptTokens():
-                    pass
-                case _:
-                    # The time to first token is that of the answer's first event.
-                    self.ttft_s = elapsed if self.ttft_s is None else self.ttft_s
-                    self.output_tokens += len(get_answer_tokens(event))
-                    if isinstance(event, ChoiceFinished):
-                        self.finish_reasons.append(event.reason.value)
+            # By the most frequent first, and cheaper than patterns.
+            kind = type(event)
+            if kind is TextDelta:
+                # The time to first token is that of the answer's first event.
+                if self.ttft_s is None:
+                    self.ttft_s = elapsed
+                self.output_tokens += len(event.tokens)
+            elif isinstance(event, Finished):
+                usage = event.usage
+                if usage.completion is not None:
+                    self.output_tokens = usage.completion
+                self.status = 200
+                # Many upstreams report the prompt's tokens only at the end.
+                self.prompt_tokens = usage.prompt or self.prompt_tokens
+                self.cached_tokens = self.cached_tokens if usage.cached is None else usage.cached
+            elif isinstance(event, Started):
+                self.prompt_tokens = event.prompt_tokens
+                self.cached_tokens = event.cached_tokens
+                self.queue_s = elapsed
+            elif not isinstance(event, PromptTokens):
+                self.ttft_s = elapsed if self.ttft_s is None else self.ttft_s
+                self.output_tokens += len(get_answer_tokens(event))
+                if isinstance(event, ChoiceFinished):
+                    self.finish_reasons.append(event.reason.value)
 
     def record_failure(self, error: Exception) -> None:
         is_known = isinstance(error, DragomanError)

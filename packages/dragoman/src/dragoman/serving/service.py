@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct, field
@@ -17,7 +18,6 @@ from ..tools.interface import ToolServers
 from .auth import Caller
 from .body_memory import BodyMemoryBudget
 from .clock import Clock, IdGenerator
-from .crypto import Sealer
 from .media import MediaResolver
 from .recent_requests import RecentRequests
 from .request_log import RequestLog
@@ -75,10 +75,16 @@ class StartLimiter:
             loop.call_soon(self._on_loop_turn, loop)
 
 
+FindReaderOptions = Callable[[str, str | None, bool], ReaderOptions]
+"""Returns the reader options by owner, default model and whether seals are kept."""
+
+
 class GenerationServices(Struct, frozen=True):
     """The services that parse a request's body and admit its call to the engine, for
     every dialect.
 
+    reader_options: those that all owners of API keys share.
+    find_reader_options: returns those of one owner.
     meters: metrics of the calls of each model.
     request_log: None if requests are not logged.
     recent_prompts: the last prompts, for the `explain` endpoint; None unless
@@ -89,7 +95,7 @@ class GenerationServices(Struct, frozen=True):
     """
 
     reader_options: ReaderOptions
-    sealer: Sealer
+    find_reader_options: FindReaderOptions
     fingerprint: str
     media: MediaResolver
     meters: ModelMetrics

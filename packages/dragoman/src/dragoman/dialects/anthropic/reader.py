@@ -186,12 +186,7 @@ def _find_plan(fields: Mapping[str, Raw], options: ReaderOptions) -> _MessagesPl
         _MessagesPlan,
         fields,
         MessagesHistoryFields.__struct_fields__,
-        (
-            options.sealing_key,
-            options.default_model,
-            options.max_stop,
-            *options.hosted_tools.items(),
-        ),
+        (options,),
         lambda data: _build_plan(data, options),
     )
 

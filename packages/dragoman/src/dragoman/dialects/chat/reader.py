@@ -136,15 +136,8 @@ def _find_plan(
         _ChatPlan,
         fields,
         ("messages",),
-        (
-            reasoning_fields,
-            options.sealing_key,
-            options.profile,
-            options.default_model,
-            options.max_stop,
-            options.max_n,
-            options.tokens_as_ids,
-        ),
+        # The options are those of one owner.
+        (reasoning_fields, options),
         lambda data: _build_plan(data, options, reasoning_fields),
     )
 
