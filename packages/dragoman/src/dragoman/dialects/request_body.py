@@ -20,6 +20,7 @@ MAX_DEPTH = 128
 MAX_CONTAINERS = 1_000_000
 """Maximum arrays and objects of a body that may be too deep."""
 
+F = TypeVar("F")
 T = TypeVar("T", bound=Struct)
 
 _BRACES_AS_BRACKETS = bytes.maketrans(b"{}", b"[]")
@@ -63,6 +64,18 @@ class ParsedBody:
         for known_names in names:
             others = others - known_names
         return {name: raw for name, raw in self.fields.items() if name in others} if others else {}
+
+    def decode_field(self, name: str, decoder: msgspec.json.Decoder[F], schema: BodySchema[T]) -> F:
+        """Decode one field: to skip the others, such as tools, would cost a pass over them.
+
+        decoder: of the field's type in the schema, which has no other field.
+        """
+        try:
+            return decoder.decode(self.fields[name])
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            # This error names the field's place in the whole body.
+            self.decode(schema)
+            raise translate_error(error, self._data) from None
 
     def decode(self, schema: BodySchema[T]) -> T:
         try:

@@ -123,7 +123,7 @@ def read_tokenize(data: bytes, options: ReaderOptions) -> TokenizeCall:
         warnings, unknown = TOKENIZE.classify_body(parsed, _COMMON, _MESSAGES, _TEMPLATE_FIELDS)
         prompt = add_messages(
             read_template_fields(prompting, read_tools(prompting.tools or (), warnings)),
-            messages,
+            messages.messages,
             warnings,
             asks_generation=bool(prompting.add_generation_prompt),
         )

@@ -131,12 +131,12 @@ class NestedFields:
         paths: dict[str, str] = {}
         for name, node in self._nested.items():
             raw = fields.get(name)
-            if raw is not None and bytes(memoryview(raw)[:1]) in (b"{", b"["):
+            if raw is not None:
                 try:
                     value: DecodedJson = msgspec.json.decode(raw)
                 except (msgspec.MsgspecError, ValueError):
                     continue  # Decoding into the struct rejects it with a better error.
-                if _is_known(value, node):
+                if type(value) not in _CONTAINERS or _is_known(value, node):
                     continue
                 for path, key in _walk(value, node, name, name):
                     paths.setdefault(key, path[:MAX_PATH])
@@ -200,32 +200,31 @@ def _is_known(value: DecodedJson, node: _Node) -> bool:  # noqa: PLR0911 - a tab
     fields = node.fields
     if isinstance(value, list) or fields is None:
         items = node.items
+        if items is None:
+            return True
         values = (
             cast("list[DecodedJson]", value)
             if isinstance(value, list)
             else cast("dict[str, DecodedJson]", value).values()
         )
         # A loop, since a list of containers is nearly always that of the messages.
-        for item in values if items is not None else ():
-            if (
-                isinstance(item, _CONTAINERS)
-                and items
-                and not _is_known(cast("DecodedJson", item), items)
-            ):
+        for item in values:
+            if isinstance(item, _CONTAINERS) and not _is_known(cast("DecodedJson", item), items):
                 return False
         return True
     members = cast("dict[str, DecodedJson]", value)
     # Objects of types that this server does not interpret are not checked.
     if node.checked_types is not None and members.get("type") not in node.checked_types:
         return True
-    if not members.keys() <= (node.select_fields(members) or fields):
+    if not members.keys() <= (node.select_fields(members) or fields) or (
+        node.values and not node.has_known_values(members)
+    ):
         return False
-    if node.values and not node.has_known_values(members):
-        return False
-    for name, inner in node.inner.items():
-        member = members.get(name)
-        if isinstance(member, _CONTAINERS) and not _is_known(cast("DecodedJson", member), inner):
-            return False
+    for name, member in members.items():
+        if isinstance(member, _CONTAINERS):
+            inner = node.inner.get(name)
+            if inner is not None and not _is_known(cast("DecodedJson", member), inner):
+                return False
     return True
 
 

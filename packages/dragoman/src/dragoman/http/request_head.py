@@ -20,15 +20,16 @@ HEAD_END = b"\r\n\r\n"
 
 _FORBIDDEN = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r[^\n]|(?<!\r)\n|\n[\t ]")
 """Bytes that are invalid anywhere in a head."""
-_REQUEST_LINE = re.compile(rb"[^ \r\n]+ [^ \r\n]+ HTTP/[0-9]\.[0-9]\r\n")
+_REQUEST_LINE = re.compile(rb"([^ \r\n]+) [^ \r\n]+ HTTP/([0-9]\.[0-9])\r\n")
 """RFC 9112, 3: single spaces and the protocol name HTTP only; llhttp also accepts RTSP
 and ICE.
 """
+_VERSIONS = {b"1.0": "1.0", b"1.1": "1.1"}
 # Scheme and authority of a request target in absolute form (RFC 9112, 3.2.2).
 _AUTHORITY = re.compile(rb"(https?)://([^/?#]*)", re.IGNORECASE)
 _DEFAULT_PORT = {b"http": b":80", b"https": b":443"}
-# At most 18 digits, which fit into a signed integer of 64 bits.
-_CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")
+_LENGTH_DIGITS = 18
+"""As many fit into a signed integer of 64 bits."""
 _COMMON_NAMES = (
     b"accept", b"accept-encoding", b"accept-language", b"authorization", b"baggage",
     b"cache-control", b"connection",
@@ -114,14 +115,14 @@ def parse_head(data: bytes) -> RequestHead:
     parser = _run_parser(data, callbacks)
     if not callbacks.is_complete:
         raise _build_malformed_error()
-    # Interned, like the method below: both are held for as long as the response
-    # streams.
-    version = sys.intern(parser.get_http_version())
-    if version not in ("1.0", "1.1"):
+    line = _REQUEST_LINE.match(data)
+    version = _VERSIONS.get(parser.get_http_version().encode() if line is None else line[2])
+    if version is None:
         raise BadRequest(505, "This server supports HTTP/1.1.")
-    if _REQUEST_LINE.match(data) is None:
+    if line is None:
         raise _build_malformed_error("Invalid request line")
-    method = sys.intern(parser.get_method().decode("ascii"))
+    # Interned: it is held for as long as the response streams.
+    method = sys.intern(line[1].decode("ascii"))
     if method == "CONNECT":
         raise BadRequest(405, "This server is not a proxy.")
     try:
@@ -235,7 +236,9 @@ def _build_body_reader(
         return ChunkedReader()
     if lengths is None:
         return None
-    if len(lengths) > 1 or _CONTENT_LENGTH.fullmatch(lengths[0]) is None:
+    value = lengths[0]
+    # `isdigit` knows only ASCII in bytes.
+    if len(lengths) > 1 or not value.isdigit() or len(value) > _LENGTH_DIGITS:
         raise _build_malformed_error("Invalid Content-Length")
-    length = int(lengths[0])
+    length = int(value)
     return ContentLengthReader(length) if length else None

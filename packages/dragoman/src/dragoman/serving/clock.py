@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
-from os import getpid, urandom
+import weakref
+from collections.abc import Iterator
+from os import urandom
 from typing import Protocol
 
 
@@ -44,19 +47,21 @@ class RandomIdGenerator:
     """
 
     def __init__(self) -> None:
-        self._ids = iter(())
-        self._process_id = 0
+        self._ids: Iterator[str] = iter(())
+        # A forked process must not give out the ids of its parent. Windows has no fork.
+        if hasattr(os, "register_at_fork"):
+            discard = weakref.WeakMethod(self._discard)
+            os.register_at_fork(after_in_child=lambda: (bound := discard()) and bound())
 
     def new(self, prefix: str) -> str:
-        # A forked process must not give out the ids of its parent.
-        digits = next(self._ids, None) if self._process_id == getpid() else None
-        return prefix + (digits or self._draw())
+        return prefix + (next(self._ids, None) or self._draw())
 
     def _draw(self) -> str:
         digits = urandom(_IDS_PER_BLOCK * _ID_DIGITS // 2).hex()
         ids = iter([digits[i : i + _ID_DIGITS] for i in range(0, len(digits), _ID_DIGITS)])
         first = next(ids)
-        # In this order: a thread that sees the new process must not see the old ids.
         self._ids = ids
-        self._process_id = getpid()
         return first
+
+    def _discard(self) -> None:
+        self._ids = iter(())

@@ -36,6 +36,8 @@ from .wire import (
 ROLES = ("developer", "system", "user", "assistant", "tool", "function")
 _ROLE_NAMES = frozenset(ROLES)
 _ROLE_OF = {role.value: role for role in Role}
+_TEXT_ROLES = {name: _ROLE_OF[name] for name in ("developer", "system", "user")}
+"""The roles whose messages have only a content."""
 AUDIO_FORMATS = ("wav", "mp3", "flac", "opus", "ogg", "m4a", "aac", "webm", "pcm16")
 TEXT_PARTS = ("text", "input_text", "output_text")
 PARTS = (*TEXT_PARTS, "refusal", "thinking", "image_url", "input_audio", "audio_url", "file")
@@ -49,7 +51,16 @@ def read_messages(
     keeps_seal: as in ReaderOptions.
     """
     reader = _MessageReader(warnings, keeps_seal)
-    return tuple([reader.read(message, f"messages[{i}]") for i, message in enumerate(messages)])
+    parsed: list[Message] = []
+    for i, message in enumerate(messages):
+        content = message.content
+        role = _TEXT_ROLES.get(message.role)
+        # Most messages are a text.
+        if role is not None and content and isinstance(content, str):
+            parsed.append(Message(role, (Text(content),), message.name))
+        else:
+            parsed.append(reader.read(message, f"messages[{i}]"))
+    return tuple(parsed)
 
 
 class _MessageReader:

@@ -32,7 +32,9 @@ from .wire import (
     CHAT_NESTED,
     ChatBody,
     ChatMessageFields,
+    ChatMessageList,
     ChatTemplateFields,
+    ChatWireMessage,
 )
 from .writer import REASONING_FIELDS, ChatRenderOptions, ChatWriter
 
@@ -60,6 +62,7 @@ _FIELD_NAMES = {
 _BODY = BodySchema(ChatBody, CHAT_NESTED)
 _TEMPLATE_FIELDS = BodySchema(ChatTemplateFields, CHAT_NESTED)
 _MESSAGES = BodySchema(ChatMessageFields, CHAT_NESTED)
+_message_decoder = msgspec.json.Decoder(ChatMessageList)
 
 
 class _ChatPlan(Struct, frozen=True):
@@ -101,12 +104,12 @@ def read_chat_call(
     # Responses bodies here (CLIProxyAPI#658).
     require_messages(parsed.fields)
     plan = _find_plan(parsed.fields, options, reasoning_fields)
-    body = parsed.decode(_MESSAGES)
+    messages = parsed.decode_field("messages", _message_decoder, _MESSAGES)
     unknown = _MESSAGES.nested.find_unknown(parsed.fields)
     warnings = [*plan.warnings]
     conversation = add_messages(
         plan.conversation,
-        body,
+        messages,
         warnings,
         asks_generation=plan.asks_generation,
         keeps_seal=options.keeps_seal,
@@ -214,7 +217,7 @@ def read_template_fields(body: ChatTemplateFields, tools: tuple[Tool, ...]) -> C
 
 def add_messages(
     conversation: Conversation,
-    body: ChatMessageFields,
+    wire_messages: list[ChatWireMessage],
     warnings: list[str],
     *,
     asks_generation: bool,
@@ -225,11 +228,11 @@ def add_messages(
     asks_generation: the body demands a generation prompt.
     keeps_seal: as in ReaderOptions.
     """
-    messages = read_messages(body.messages, warnings, keeps_seal=keeps_seal)
+    messages = read_messages(wire_messages, warnings, keeps_seal=keeps_seal)
     template = conversation.template
     param = "continue_final_message" if template.continue_final_message else None
-    last = len(body.messages) - 1
-    for number, message in enumerate(body.messages):
+    last = len(wire_messages) - 1
+    for number, message in enumerate(wire_messages):
         if message.prefix or message.partial:
             flag = f"messages[{number}].{'prefix' if message.prefix else 'partial'}"
             if number == last:
@@ -240,7 +243,7 @@ def add_messages(
         return msgspec.structs.replace(conversation, messages=messages)
     if asks_generation:
         raise invalid_value(param, "it cannot be true together with 'add_generation_prompt'")
-    if body.messages[-1].role != "assistant":
+    if wire_messages[-1].role != "assistant":
         raise invalid_value(param, "the last message must be the assistant's")
     return msgspec.structs.replace(
         conversation,

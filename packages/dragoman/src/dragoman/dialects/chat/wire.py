@@ -235,11 +235,14 @@ CHAT_NESTED = NestedRules(
 )
 
 
+ChatMessageList = Annotated[list[ChatWireMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+
+
 class ChatMessageFields(Struct, frozen=True, kw_only=True):
     """The field whose value differs from one request to the next; /tokenize accepts it too."""
 
     messages: Annotated[
-        Annotated[list[ChatWireMessage], Meta(min_length=1, max_length=MAX_MESSAGES)],
+        ChatMessageList,
         Note(
             "all roles; text, image_url, input_audio, audio_url, file, refusal and thinking parts; "
             "reasoning_details are read; prefix or partial continue a final assistant message; an "
