@@ -186,21 +186,26 @@ class Keyring:
         # Vendors' SDKs send headers of their own or a bearer token, and a request may
         # carry several. All values are read, so that a proxy and this server cannot
         # disagree on the key.
-        keys = [key for name in KEY_HEADERS for key in headers.getlist(name) if key]
+        keys = [
+            key
+            for name in KEY_HEADERS
+            if headers.get(name) is not None
+            for key in headers.getlist(name)
+            if key
+        ]
         keys += [key for key in query_keys if key]
         for value in headers.getlist("authorization"):
             scheme, _, key = value.partition(" ")
             if scheme.lower() == "bearer" and key.strip():
                 keys.append(key.strip())
-        callers = [self._find_caller(key) for key in keys]
-        known_callers = [caller for caller in callers if caller is not None]
+        known_callers = [caller for key in keys if (caller := self._find_caller(key)) is not None]
         # A wrong key on a public route is not an error: probes are often sent with a
         # key that is not valid here.
         if access is Access.PUBLIC:
             return known_callers[0] if known_callers else ANONYMOUS
         if not known_callers:
             raise AuthenticationError(self._explain_rejection(keys) if keys else MISSING_KEY)
-        if any(caller != known_callers[0] for caller in known_callers):
+        if len(known_callers) > 1 and any(caller != known_callers[0] for caller in known_callers):
             # Two valid keys of different owners: the owner of the request is ambiguous.
             raise AuthenticationError("The request carries the keys of two different owners.")
         if known_callers[0].is_monitor:

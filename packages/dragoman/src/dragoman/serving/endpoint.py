@@ -20,7 +20,7 @@ from .handler_result import CompleteResponse, HandlerResult, build_response, tra
 from .http_metrics import HttpMetrics
 from .http_request import HttpRequest, build_http_request
 from .request_context import RequestRecord
-from .request_limits import limit_request
+from .request_limits import run_within_limits
 from .responder import Responder, ResponseOutcome
 from .route import Route
 from .service import Service, restrict_service
@@ -112,8 +112,7 @@ class Endpoint:
         try:
             if cost is None:
                 return await operation.handler(http)
-            async with limit_request(http, cost):
-                return await operation.handler(http)
+            return await run_within_limits(operation.handler, http, cost)
         finally:
             # The body is no longer needed while the response is sent.
             http.body_memory.release()

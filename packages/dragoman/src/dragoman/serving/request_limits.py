@@ -4,17 +4,20 @@ tokens, uploads, stored objects.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from ..core.errors import DragomanError
 from .http_request import HttpRequest
 from .route import RequestCost
 
+T = TypeVar("T")
 
-@asynccontextmanager
-async def limit_request(http: HttpRequest, cost: RequestCost) -> AsyncGenerator[None]:
-    """Count a request with the limits of its key while its handler runs.
+
+async def run_within_limits(
+    handler: Callable[[HttpRequest], Awaitable[T]], http: HttpRequest, cost: RequestCost
+) -> T:
+    """Run a handler, and count the request with the limits of its key.
 
     Raises:
         RateLimited: a limit is reached.
@@ -22,21 +25,25 @@ async def limit_request(http: HttpRequest, cost: RequestCost) -> AsyncGenerator[
     tenancy = http.service.tenancy
     match cost:
         case RequestCost.CALL:
-            failure = None
             try:
-                yield
-            except DragomanError as error:
-                failure = error
-            # One that calls no model, as its body is invalid for instance. Counted
-            # afterwards, since only the handler knows.
-            if http.record.call is None:
-                with await tenancy.admit_request(http.caller):
-                    pass
-            if failure is not None:
-                raise failure
+                result = await handler(http)
+            except DragomanError:
+                await _count_uncalled(http)
+                raise
+            await _count_uncalled(http)
+            return result
         case RequestCost.REQUEST:
             with await tenancy.admit_request(http.caller):
-                yield
+                return await handler(http)
         case RequestCost.READ:
             await tenancy.admit_read(http.caller)
-            yield
+            return await handler(http)
+
+
+async def _count_uncalled(http: HttpRequest) -> None:
+    """Count a request that calls no model, as its body is invalid for instance.
+    Afterwards, since only the handler knows.
+    """
+    if http.record.call is None:
+        with await http.service.tenancy.admit_request(http.caller):
+            pass

@@ -11,11 +11,9 @@ number is known.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
-
-import msgspec
 
 from ..core.errors import BudgetExhausted, RateLimited
 from ..dialects.rate_limit_headers import RateLimitState
@@ -45,6 +43,30 @@ SECOND = 1_000_000
 """Microseconds per second: counters measure time in microseconds."""
 
 
+class _Limits:
+    """The limits of a tenant that do not depend on the time, as demands of a request whose
+    prompt is not yet counted.
+
+    demands: all of them.
+    rates: those per minute, which the response headers report.
+    has_budgets: the tenant has limits of a day or a month too.
+    """
+
+    __slots__ = ("demands", "has_budgets", "rates", "tenant")
+
+    def __init__(self, tenant: Tenant) -> None:
+        self.tenant = tenant
+        self.demands: list[Demand] = []
+        if tenant.requests_per_minute is not None:
+            self.demands.append(Demand(REQUESTS, tenant.requests_per_minute))
+        if tenant.tokens_per_minute is not None:
+            self.demands.append(Demand(TOKENS, tenant.tokens_per_minute, amount=0))
+        if tenant.concurrent_requests is not None:
+            self.demands.append(Demand(CONCURRENCY, tenant.concurrent_requests, period=0))
+        self.rates = [demand for demand in self.demands if demand.period]
+        self.has_budgets = tenant.tokens_per_day is not None or tenant.tokens_per_month is not None
+
+
 class Tenancy:
     """The API keys of a server, with their limits and usage."""
 
@@ -62,6 +84,8 @@ class Tenancy:
         self.counters = counters
         self._clock = clock
         self._threads = FairThreads()
+        self._limits: dict[str, _Limits] = {}
+        """By the tenant's id. Rebuilt when the keys file has changed the tenant."""
         if isinstance(counters, SharedCounters):
             metrics.shared_counters = counters
 
@@ -169,7 +193,7 @@ class Tenancy:
                 self.add(tenant, {REQUESTS: -1})
                 raise
 
-    async def _take(self, tenant: Tenant, name: str, demands: list[Demand]) -> None:
+    async def _take(self, tenant: Tenant, name: str, demands: Sequence[Demand]) -> None:
         """Take the demands from the key's counters, all or none.
 
         name: name of the key.
@@ -216,9 +240,15 @@ class Tenancy:
         """
         for demand in self._build_demands(tenant):
             if amount := amounts.get(demand.counter, 0):
-                self.counters.add(
-                    tenant.id, msgspec.structs.replace(demand, amount=amount, floor=0)
+                change = Demand(
+                    demand.counter,
+                    demand.limit,
+                    demand.period,
+                    amount,
+                    demand.needed,
+                    demand.until,
                 )
+                self.counters.add(tenant.id, change)
 
     def read_limits(self, owner: str) -> tuple[RateLimitState, ...]:
         """Return the state of a key's per-minute limits; empty without limits."""
@@ -227,27 +257,34 @@ class Tenancy:
         tenant = self.keyring.peek_tenant(owner)
         if tenant is None:
             return ()
-        limits = [demand for demand in self._build_demands(tenant) if demand.period]
+        rates = self._find_limits(tenant).rates
         return tuple(
-            RateLimitState(each.counter, each.limit, each.remaining, each.reset_after / SECOND)
-            for each in self.counters.peek(tenant.id, limits)
+            [
+                RateLimitState(each.counter, each.limit, each.remaining, each.reset_after / SECOND)
+                for each in self.counters.peek(tenant.id, rates)
+            ]
         )
 
-    def _build_demands(self, tenant: Tenant, prompt_tokens: int = 0) -> list[Demand]:
+    def _find_limits(self, tenant: Tenant) -> _Limits:
+        limits = self._limits.get(tenant.id)
+        if limits is None or limits.tenant is not tenant:
+            limits = self._limits[tenant.id] = _Limits(tenant)
+        return limits
+
+    def _build_demands(self, tenant: Tenant, prompt_tokens: int = 0) -> Sequence[Demand]:
         """Build the demands of a request on its key's counters.
 
         While the prompt tokens are unknown, at least one token must be left.
         """
-        demands: list[Demand] = []
-        if tenant.requests_per_minute is not None:
-            demands.append(Demand(REQUESTS, tenant.requests_per_minute))
-        if tenant.tokens_per_minute is not None:
-            needed = max(1, prompt_tokens)
-            demands.append(
-                Demand(TOKENS, tenant.tokens_per_minute, amount=prompt_tokens, needed=needed)
-            )
-        if tenant.concurrent_requests is not None:
-            demands.append(Demand(CONCURRENCY, tenant.concurrent_requests, period=0))
+        limits = self._find_limits(tenant)
+        if not limits.has_budgets and not prompt_tokens:
+            return limits.demands
+        demands = [
+            Demand(TOKENS, demand.limit, amount=prompt_tokens, needed=prompt_tokens)
+            if prompt_tokens and demand.counter == TOKENS
+            else demand
+            for demand in limits.demands
+        ]
         now = self._clock.now()
         if tenant.tokens_per_day is not None:
             demands.append(

@@ -187,7 +187,11 @@ class LocalCounters:
 
     def check(self, key: str, demands: Sequence[Demand]) -> UnmetDemand | None:
         now = self._now()
-        return find_unmet(demands, [self._find(key, demand, now).used for demand in demands])
+        used = [self._find(key, demand, now).used for demand in demands]
+        for demand, used_units in zip(demands, used, strict=True):
+            if not is_met(demand, used_units):
+                return find_unmet(demands, used)
+        return None
 
     def add(self, key: str, demand: Demand) -> None:
         self._find(key, demand, self._now()).add(demand)

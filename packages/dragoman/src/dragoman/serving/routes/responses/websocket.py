@@ -37,7 +37,7 @@ from ...endpoint import format_address
 from ...generation_handler import find_header_timeout
 from ...generation_responder import GenerationResponder, RenderedWarnings
 from ...http_request import HttpRequest, build_http_request
-from ...request_limits import limit_request
+from ...request_limits import run_within_limits
 from ...responder import RawHeaders, wrap_unexpected_error
 from ...route import RequestCost
 from ...service import Service, restrict_service
@@ -255,7 +255,9 @@ class WebSocketSession:
         try:
             options = build_reader_options(self._http)
             self._http.record.call = None
-            async with limit_request(self._http, RequestCost.CALL):
+
+            async def open_turn(_: HttpRequest) -> ResponseTurn | None:
+                nonlocal previous
                 if len(data) > service.options.max_body_bytes:
                     raise RequestError(
                         f"The frame is larger than the limit of {service.options.max_body_bytes} "
@@ -266,9 +268,13 @@ class WebSocketSession:
                     data,
                 )
                 if client_frame is None:
-                    return
+                    return None
                 previous = client_frame.call.previous_response_id
-                turn = await self._open_turn(client_frame)
+                return await self._open_turn(client_frame)
+
+            turn = await run_within_limits(open_turn, self._http, RequestCost.CALL)
+            if turn is None:
+                return
             http = self._http
             response_start = http.build_response_start(
                 [], find_header_timeout(http.service, turn.admitted)
