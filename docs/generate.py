@@ -45,7 +45,7 @@ from dragoman.parsers.harmony import (
 from dragoman.parsers.json_calls import JsonObjectSyntax, NamePrefixedSyntax
 from dragoman.parsers.reasoning_families import REASONING_FAMILIES
 from dragoman.pipeline.call_terms import CallTerms
-from dragoman.pipeline.capability_checks import check_request
+from dragoman.pipeline.capability_checks import check_request, find_part_types, find_support
 from dragoman.pipeline.request_metrics import ModelMetrics
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.http_metrics import HttpMetrics
@@ -97,7 +97,9 @@ def _on(can: Capabilities, row: ParameterSupport) -> str:
     warnings: list[str] = []
     try:
         for request in call.requests:
-            warnings += check_request(request, can, TERMS)
+            support = find_support(request, can, TERMS)
+            part_types = find_part_types(request.prompt)
+            warnings += check_request(request, support, part_types, can, TERMS)
     except RequestError:
         return "refused"
     return "warned" if warnings else "yes"

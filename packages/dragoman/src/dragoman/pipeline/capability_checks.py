@@ -77,63 +77,98 @@ _SENT_NAMES = {
 """Names of parameters in requests, by our field's name, where the two differ."""
 
 
-def check_request(
+class FieldSupport(msgspec.Struct, frozen=True):
+    """An engine's support of the fields of a request, besides its messages.
+
+    missing: the first feature that the engine lacks, and the field that demands it; None
+        if it has all.
+    ignored: the parameters that the engine lacks, by the names of our fields.
+    """
+
+    missing: tuple[Feature, str] | None
+    ignored: frozenset[str]
+
+
+def find_part_types(prompt: Prompt) -> frozenset[type[Part]]:
+    """Return the types of all parts of a conversation. Nearly every one has only texts,
+    and its parts then need not be inspected again.
+    """
+    if not isinstance(prompt, Conversation):
+        return _NO_PARTS
+    return frozenset([type(part) for message in prompt.messages for part in message.parts])
+
+
+def find_support(
     request: GenerateRequest,
     capabilities: Capabilities,
     terms: CallTerms,
     *,
     renders_prompt: bool = True,
-) -> list[str]:
-    """Return warnings about parameters that will be ignored.
+) -> FieldSupport:
+    """Compare the fields of a request with an engine's capabilities.
 
     renders_prompt: the pipeline handles prompts, candidates and the queue (token
     engines); otherwise the engine must declare support for the parameters that concern
     them.
+    """
+    missing = next(
+        (
+            demand
+            for demand in _find_required_features(request)
+            if demand[0] not in capabilities.features
+        ),
+        None,
+    )
+    requested_names = set(_find_parameters(request))
+    if not renders_prompt:
+        requested_names.update(_find_prompt_parameters(request, terms))
+    # The pipeline's parameters never reach the engine, so it need not support them.
+    ignored_names = requested_names - capabilities.parameters - _PIPELINE_PARAMETERS
+    return FieldSupport(
+        missing,
+        frozenset(
+            name
+            for name in ignored_names
+            if name not in _OFF or getattr(request.sampling, name) != _OFF[name]
+        ),
+    )
+
+
+def check_request(
+    request: GenerateRequest,
+    support: FieldSupport,
+    part_types: frozenset[type[Part]],
+    capabilities: Capabilities,
+    terms: CallTerms,
+) -> list[str]:
+    """Return warnings about parameters that will be ignored.
+
+    support: see `find_support`.
+    part_types: see `find_part_types`.
 
     Raises:
         Unsupported: the client relies on a parameter that the engine does not support.
     """
     prompt = request.prompt
-    # Nearly every conversation has only texts, and its parts then need not be inspected
-    # again.
-    part_types = (
-        frozenset([type(part) for message in prompt.messages for part in message.parts])
-        if isinstance(prompt, Conversation)
-        else _NO_PARTS
-    )
-    for feature, param in _find_required_features(request, part_types):
-        if feature not in capabilities.features:
-            raise Unsupported(
-                f"This model's engine does not support {feature.value.replace('_', ' ')}.",
-                param=param,
-            )
-    max_logprobs = min(capabilities.max_logprobs, terms.max_logprobs)
-    for requested, param in (
-        (request.logprobs, "top_logprobs"),
-        (request.prompt_logprobs, "prompt_logprobs"),
-    ):
-        if requested is not None and requested > max_logprobs:
-            raise RequestError(
-                f"`{param}` is {requested}; the maximum is {max_logprobs}.", param=param
-            )
+    # A tool's result may contain media.
+    may_have_media = not part_types.isdisjoint(_MEDIA_HOLDERS)
+    if support.missing is not None:
+        raise _build_missing_error(*support.missing)
+    if may_have_media:
+        for feature, param in _find_media_features(prompt):
+            if feature not in capabilities.features:
+                raise _build_missing_error(feature, param)
+    if request.logprobs is not None or request.prompt_logprobs is not None:
+        _check_logprobs(request, min(capabilities.max_logprobs, terms.max_logprobs))
     warnings = list(_check_tool_results(prompt, terms)) if ToolResult in part_types else []
     if ToolCall in part_types:
         warnings += _find_unanswered_calls(prompt)
     alternatives = capabilities.max_alternatives
     if alternatives is not None and (request.logprobs or 0) > alternatives:
         warnings.append(f"top_logprobs: this engine returns at most {alternatives} per token")
-    requested_names = set(_find_parameters(request, part_types))
-    if not renders_prompt:
-        requested_names.update(_find_prompt_parameters(request, terms))
-    # The pipeline's parameters never reach the engine, so it need not support them.
-    ignored_names = requested_names - capabilities.parameters - _PIPELINE_PARAMETERS
-    if not ignored_names:
-        return warnings
-    ignored_names -= {
-        name
-        for name in ignored_names & _OFF.keys()
-        if getattr(request.sampling, name) == _OFF[name]
-    }
+    ignored_names = support.ignored
+    if may_have_media and "detail" not in capabilities.parameters and _has_detail(prompt):
+        ignored_names |= {"detail"}
     if not ignored_names:
         return warnings
     ignored = sorted(_SENT_NAMES.get(name, name) for name in ignored_names)
@@ -142,6 +177,21 @@ def check_request(
     return warnings + [
         f"{name} is ignored: this model's engine does not support it" for name in ignored
     ]
+
+
+def _build_missing_error(feature: Feature, param: str) -> Unsupported:
+    return Unsupported(
+        f"This model's engine does not support {feature.value.replace('_', ' ')}.", param=param
+    )
+
+
+def _check_logprobs(request: GenerateRequest, most: int) -> None:
+    for requested, param in (
+        (request.logprobs, "top_logprobs"),
+        (request.prompt_logprobs, "prompt_logprobs"),
+    ):
+        if requested is not None and requested > most:
+            raise RequestError(f"`{param}` is {requested}; the maximum is {most}.", param=param)
 
 
 def _check_tool_results(prompt: Prompt, terms: CallTerms) -> Iterator[str]:
@@ -188,9 +238,7 @@ def _find_unanswered_calls(prompt: Prompt) -> Iterator[str]:
         yield f"messages: no tool output found for the tool call with id {id[:64]!r}{more}"
 
 
-def _find_required_features(
-    request: GenerateRequest, part_types: frozenset[type[Part]]
-) -> Iterator[tuple[Feature, str]]:
+def _find_required_features(request: GenerateRequest) -> Iterator[tuple[Feature, str]]:
     if request.constraint is not None:
         yield _CONSTRAINT_FEATURES[type(request.constraint)], request.constraint_param
     for value, feature, param in (
@@ -210,16 +258,21 @@ def _find_required_features(
             yield Feature.TOOLS, "tools"
         if prompt.reasoning.budget is not None:
             yield Feature.REASONING_BUDGET, "thinking_token_budget"
-        # A tool's result may contain media.
-        if part_types.isdisjoint(_MEDIA_HOLDERS):
-            return
-        for index, message in enumerate(prompt.messages):
-            features = map(_MEDIA_FEATURES.get, map(type, _flatten_parts(message.parts)))
-            yield from (
-                (feature, f"messages[{index}].content")
-                for feature in features
-                if feature is not None
-            )
+
+
+def _find_media_features(prompt: Prompt) -> Iterator[tuple[Feature, str]]:
+    assert isinstance(prompt, Conversation)
+    for index, message in enumerate(prompt.messages):
+        features = map(_MEDIA_FEATURES.get, map(type, _flatten_parts(message.parts)))
+        yield from (
+            (feature, f"messages[{index}].content") for feature in features if feature is not None
+        )
+
+
+def _has_detail(prompt: Prompt) -> bool:
+    assert isinstance(prompt, Conversation)
+    images = (part for part in iterate_parts(prompt.messages) if isinstance(part, Image))
+    return any(image.detail not in (None, "auto") for image in images)
 
 
 def iterate_parts(messages: tuple[Message, ...]) -> Iterator[Part]:
@@ -235,9 +288,9 @@ def _flatten_parts(parts: tuple[Part, ...]) -> Iterator[Part]:
             yield from part.content
 
 
-def _find_parameters(request: GenerateRequest, part_types: frozenset[type[Part]]) -> list[str]:
-    """Find the names of the fields of the sampling, limits, extras and images that
-    differ from their defaults.
+def _find_parameters(request: GenerateRequest) -> list[str]:
+    """Find the names of the fields of the sampling, limits and extras that differ from
+    their defaults.
     """
     names = [*request.sampling.list_set_fields()]
     # The pipeline itself handles `kv_transfer_params` with only the prompt's ids, a
@@ -263,12 +316,6 @@ def _find_parameters(request: GenerateRequest, part_types: frozenset[type[Part]]
     ]
     if isinstance(request.constraint, JsonSchema) and request.constraint.description is not None:
         names.append("schema_description")
-    if isinstance(request.prompt, Conversation) and not part_types.isdisjoint(_MEDIA_HOLDERS):
-        images = (
-            part for part in iterate_parts(request.prompt.messages) if isinstance(part, Image)
-        )
-        if any(image.detail not in (None, "auto") for image in images):
-            names.append("detail")
     return names
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from ..constraints.grammar_matcher import CompiledGrammar
-from ..core.capabilities import Feature
+from ..core.capabilities import Capabilities, Feature
 from ..core.encoder_requests import (
     EncodingTask,
 )
@@ -16,7 +16,7 @@ from ..core.engine import DirectEngine, Engine
 from ..core.errors import ContextTooLong, Unsupported
 from ..core.events import AppliedEdit, FinishReason
 from ..core.matcher import Matcher
-from ..core.message import Tool
+from ..core.message import Reasoning, Tool
 from ..core.request import (
     AnyJsonObject,
     Conversation,
@@ -29,7 +29,7 @@ from ..core.syntax import ParseContext, ToolFormat
 from ..core.token_engine import TokenEngine, TokenRequest
 from ..parsers import registry
 from .call_terms import CallTerms
-from .capability_checks import check_request
+from .capability_checks import check_request, find_part_types, find_support
 from .choice_pipeline import ChoicePipeline
 from .detokenizer import Vocabulary
 from .engine_backends import (
@@ -48,6 +48,7 @@ from .prompt_encoding import EncodedPrompt, strip_reused_ids
 from .prompt_length import check_text_length, estimate_prompt_tokens
 from .prompt_truncation import build_dropped_warning, build_fitting_prompt, truncate_prompt
 from .reasoning_budget import replace_budget_hint
+from .request_plans import RequestPlan, build_plan_key
 from .request_queue import QueueTicket
 from .response_grammar import compile_grammar
 from .sampling import (
@@ -128,29 +129,26 @@ async def prepare_job(
         RequestError: the request cannot be served.
     """
     backend = model.backend
-    if not isinstance(backend, TokenBackend | EventBackend):
+    renders_prompt = isinstance(backend, TokenBackend)
+    if not renders_prompt and not isinstance(backend, EventBackend):
         raise build_no_generation_error(backend)
-    capabilities = model.capabilities
-    request, replacement_warnings = replace_budget_hint(model, request, terms)
+    capabilities = backend.engine.capabilities
+    prompt = request.prompt
+    replacement_warnings: tuple[str, ...] = ()
+    if isinstance(prompt, Conversation) and prompt.reasoning.budget_is_hint:
+        request, replacement_warnings = replace_budget_hint(model, request, terms)
     if request.logprob_texts:
         request, label_warnings = replace_label_texts(request, capabilities, terms.max_logprobs)
         replacement_warnings += label_warnings
-    if request.suffix is not None and not model.supports_suffix:
-        raise build_no_infill_error()
-    # The pipeline encodes the suffix itself if the model has tokens for it.
-    encodes_suffix = request.suffix is not None and model.infill_tokens is not None
-    warnings = check_request(
-        msgspec.structs.replace(request, suffix=None) if encodes_suffix else request,
-        capabilities,
-        terms,
-        renders_prompt=isinstance(backend, TokenBackend),
-    )
+    plan = _find_plan(model, request, terms, capabilities)
+    part_types = find_part_types(request.prompt)
+    warnings = check_request(request, plan.support, part_types, capabilities, terms)
     warnings += replacement_warnings
-    if isinstance(request.prompt, Conversation):
+    if Reasoning in part_types and isinstance(request.prompt, Conversation):
         conversation, foreign = drop_foreign_reasoning(request.prompt, capabilities)
         request = msgspec.structs.replace(request, prompt=conversation) if foreign else request
         warnings += foreign
-    if isinstance(backend, TokenBackend):
+    if renders_prompt:
         check_text_length(request, model.max_model_len, backend.tokenizer.longest_token)
     # Paced only now: a request that is certain to be rejected must not delay others.
     if terms.begin_start is not None and (waiter := terms.begin_start()) is not None:
@@ -158,35 +156,61 @@ async def prepare_job(
     # Checked before rendering, the most expensive step of a request: under overload a
     # rejection must be cheap.
     model.queues.generation.check_capacity(terms.queue_share)
-    if isinstance(backend, EventBackend):
-        if not capabilities.native_tools:
-            _select_tool_format(model, request, warnings, can_enforce=False)
+    tool_format = model.formats.tools
+    if not renders_prompt:
+        if not capabilities.native_tools and tool_format is None and plan.tools:
+            _select_default_format(model, request, warnings, can_enforce=False)
         if isinstance(request.prompt, Conversation) and request.prompt.drop_oldest:
             warnings.append("truncation is ignored: this model's engine builds its own prompts")
         if isinstance(request.prompt, Conversation) and request.prompt.edits:
             warnings.append(
                 "context_management is ignored: this model's engine builds its own prompts"
             )
-        return _build_event_job(model, backend.engine, request, terms), warnings
-    tool_format = _select_tool_format(model, request, warnings)
-    preparation = _TokenPreparation(model, backend, request, terms, index, warnings, tool_format)
+        return _build_event_job(model, backend.engine, request, terms, plan.tools), warnings
+    if tool_format is None and plan.tools:
+        tool_format = _select_default_format(model, request, warnings)
+    preparation = _TokenPreparation(
+        model, backend, request, terms, index, warnings, tool_format, plan
+    )
     return await preparation.build_job(), warnings
 
 
-def _select_tool_format(
+def _find_plan(
+    model: ServedModel, request: GenerateRequest, terms: CallTerms, capabilities: Capabilities
+) -> RequestPlan:
+    """Return the plan of a request's fields, from the model's cache or built."""
+    # These parameters are different in every request.
+    is_unique = request.extras.kv_transfer_params is not None
+    key = None if is_unique else build_plan_key(request, terms)
+    plan = None if is_unique else model.plans.find(key, capabilities)
+    if plan is None:
+        checked = request
+        if request.suffix is not None:
+            if not model.supports_suffix:
+                raise build_no_infill_error()
+            # The pipeline encodes the suffix itself if the model has tokens for it.
+            if model.infill_tokens is not None:
+                checked = msgspec.structs.replace(request, suffix=None)
+        renders_prompt = isinstance(model.backend, TokenBackend)
+        support = find_support(checked, capabilities, terms, renders_prompt=renders_prompt)
+        plan = RequestPlan(capabilities, support, find_callable_tools(request))
+        if not is_unique:
+            model.plans.add(key, plan)
+    return plan
+
+
+def _select_default_format(
     model: ServedModel, request: GenerateRequest, warnings: list[str], *, can_enforce: bool = True
 ) -> ToolFormat | None:
-    """Select the format of this response's tool calls.
+    """Select the format of tool calls for a model whose own format is unknown.
 
-    If the model's format is unknown, a call that the request demands is enforced in a
-    default format; vLLM enforces `required` and named tools the same way. A call that
-    is not demanded could not be distinguished from text.
+    A call that the request demands is enforced in a default format; vLLM enforces
+    `required` and named tools the same way. A call that is not demanded could not be
+    distinguished from text.
 
     Raises:
         Unsupported: a call is demanded and nothing can enforce it.
     """
-    if model.formats.tools is not None or not find_callable_tools(request):
-        return model.formats.tools
     assert isinstance(request.prompt, Conversation)
     if request.prompt.tool_choice.mode != "required":
         warnings.append(
@@ -205,12 +229,16 @@ def _select_tool_format(
 
 
 def _build_event_job(
-    model: ServedModel, engine: Engine, request: GenerateRequest, terms: CallTerms
+    model: ServedModel,
+    engine: Engine,
+    request: GenerateRequest,
+    terms: CallTerms,
+    callable_tools: tuple[Tool, ...],
 ) -> EventJob:
     capabilities = model.capabilities
     reasoning = None if capabilities.native_reasoning else model.formats.reasoning
     tools = None if capabilities.native_tools else model.formats.tools
-    context = ParseContext("", find_callable_tools(request), terms.new_id)
+    context = ParseContext("", callable_tools, terms.new_id)
 
     def build_choice(choice: int) -> ChoicePipeline:
         parser = registry.create_parser(reasoning, tools, context) if reasoning or tools else None
@@ -227,7 +255,9 @@ def _build_event_job(
             f"{terms.cache_salt}\n{request.cache_salt}".encode("utf-8", "surrogatepass")
         ).hexdigest()
         request = msgspec.structs.replace(request, cache_salt=salt)
-    request = msgspec.structs.replace(request, priority=find_engine_priority(request, terms))
+    priority = find_engine_priority(request, terms)
+    if request.priority != priority:
+        request = msgspec.structs.replace(request, priority=priority)
     return EventJob(
         engine, model.interfaces.direct, ticket, request, reasoning is not None, build_choice
     )
@@ -284,6 +314,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
     index: int
     warnings: list[str]
     tool_format: ToolFormat | None
+    plan: RequestPlan
 
     async def build_job(self) -> TokenJob:
         model = self.model
@@ -292,17 +323,22 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         fitting_prompt = await build_fitting_prompt(
             backend, request, self.terms, model.max_model_len
         )
-        encoded = truncate_prompt(fitting_prompt, request, model.max_model_len)
+        limits = request.limits
+        encoded = (
+            fitting_prompt
+            if limits.truncate_prompt is None
+            else truncate_prompt(fitting_prompt, request, model.max_model_len)
+        )
         if encoded.n_dropped:
             self.warnings.append(build_dropped_warning(encoded.n_dropped, model.max_model_len))
         for name in encoded.ignored_options:
             self.warnings.append(f"{name} is ignored: this model's chat template does not use it")
-        if request.limits.stop and not _find_stops(request):
+        if limits.stop and not _find_stops(request):
             self.warnings.append(
                 "stop is ignored: it would truncate the JSON of the response format"
             )
         max_tokens, limit_reason = self._limit_max_tokens(len(encoded.ids))
-        tools = find_callable_tools(request)
+        tools = self.plan.tools
         grammar: CompiledGrammar | None = None
         if (
             request.constraint is not None or tools
@@ -319,18 +355,19 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             )
         # Requests share the model's set unless they need another.
         end_ids = backend.eos | encoded.end_ids if encoded.end_ids else backend.eos
-        requests = self._build_requests(encoded, max_tokens, grammar, end_ids, tools)
+        requests = self._build_requests(encoded, max_tokens, grammar, end_ids)
+        reasoning = model.formats.reasoning
+        parses = isinstance(request.prompt, Conversation) and (
+            reasoning is not None or self.tool_format is not None
+        )
         context = ParseContext(encoded.prompt_tail, tools, self.terms.new_id)
-        is_conversation = isinstance(request.prompt, Conversation)
-        choice_pipelines = [
-            ChoicePipeline(
-                registry.create_parser(model.formats.reasoning, self.tool_format, context)
-                if is_conversation
-                else None,
-                _build_stop_stage(request, choice) if request.limits.stop else None,
+        choice_pipelines: list[ChoicePipeline] = []
+        for choice in range(len(requests)):
+            parser = (
+                registry.create_parser(reasoning, self.tool_format, context) if parses else None
             )
-            for choice in range(len(requests))
-        ]
+            stops = _build_stop_stage(request, choice) if limits.stop else None
+            choice_pipelines.append(ChoicePipeline(parser, stops))
         return TokenJob(
             engine=backend.engine,
             queue_ticket=build_ticket(model, request, self.terms, len(encoded.ids)),
@@ -375,13 +412,10 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         max_tokens: int,
         grammar: CompiledGrammar | None,
         end_ids: frozenset[int],
-        tools: tuple[Tool, ...],
     ) -> tuple[TokenRequest, ...]:
-        """end_ids: the ids that end a response: the model's, and those of the prompt.
-
-        tools: those that this response may call.
-        """
+        """end_ids: the ids that end a response: the model's, and those of the prompt."""
         request = self.request
+        plan = self.plan
         limits = self.request.limits
         if request.logprob_ids:
             check_ids(request.logprob_ids, self.backend.tokenizer.vocab_size, "logprob_token_ids")
@@ -404,6 +438,10 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         stop_token_ids = NO_IDS if limits.ignore_eos else end_ids
         if limits.stop_token_ids:
             stop_token_ids = stop_token_ids.union(limits.stop_token_ids)
+        if plan.sampling is None or plan.extras is None:
+            plan.sampling = build_sampling(self.model, self.backend, request, plan.tools)
+            plan.extras = self._select_extras()
+        prompt = request.prompt
         vision = self.backend.vision
         first = TokenRequest(
             id=f"{self.terms.answer_id}-{self.index}-0",
@@ -411,7 +449,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             # Engines cannot generate zero tokens: the sequence is aborted when the
             # prompt is in the cache.
             max_tokens=max(1, max_tokens),
-            sampling=build_sampling(self.model, self.backend, request, tools),
+            sampling=plan.sampling,
             # The context may have reduced `max_tokens` below `min_tokens`; an engine
             # would never end such a sequence.
             min_tokens=min(limits.min_tokens, max_tokens),
@@ -424,14 +462,16 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             matcher=matchers[0],
             grammar=None if grammar is None else grammar.text,
             closes_at_limit=closes_at_limit,
-            reasoning_budget=build_reasoning_budget(
-                self.model, self.backend, request, encoded.prompt_tail
+            reasoning_budget=None
+            if not isinstance(prompt, Conversation) or prompt.reasoning.budget is None
+            else build_reasoning_budget(
+                self.model, self.backend, prompt.reasoning.budget, encoded.prompt_tail
             ),
-            priority=find_engine_priority(request, self.terms),
+            priority=find_engine_priority(request, self.terms) if request.priority else 0,
             # The separator is a line break, which no owner's salt contains, so two
             # different pairs never join to the same text.
             cache_salt=f"{self.terms.cache_salt}\n{request.cache_salt}",
-            extras=self._select_extras(),
+            extras=plan.extras,
             origin=request,
             images=()
             if vision is None or not encoded.images

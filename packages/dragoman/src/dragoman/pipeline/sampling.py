@@ -62,14 +62,11 @@ def build_sampling(
 
 
 def build_reasoning_budget(
-    model: ServedModel, backend: TokenBackend, request: GenerateRequest, prompt_tail: str
-) -> ReasoningBudget | None:
-    """Build the reasoning budget, if the request sets one. Raises Unsupported for a
-    model without reasoning.
+    model: ServedModel, backend: TokenBackend, max_tokens: int, prompt_tail: str
+) -> ReasoningBudget:
+    """Build the reasoning budget of a request. Raises Unsupported for a model without
+    reasoning.
     """
-    prompt = request.prompt
-    if not isinstance(prompt, Conversation) or prompt.reasoning.budget is None:
-        return None
     if model.formats.reasoning is None:
         raise Unsupported(
             "This model does not support reasoning, so it has no reasoning to limit.",
@@ -80,9 +77,7 @@ def build_reasoning_budget(
         tuple(backend.tokenizer.encode(marker, special=True))
         for marker in (syntax.begin, syntax.end)
     )
-    return ReasoningBudget(
-        prompt.reasoning.budget, begin, end, end, ends_in_reasoning(syntax, prompt_tail)
-    )
+    return ReasoningBudget(max_tokens, begin, end, end, ends_in_reasoning(syntax, prompt_tail))
 
 
 def ends_in_reasoning(syntax: ReasoningSyntax, prompt_tail: str) -> bool:

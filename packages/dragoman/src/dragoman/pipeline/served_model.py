@@ -27,6 +27,7 @@ from .engine_progress import Progress
 from .lora_adapters import Adapters
 from .output_formats import OutputFormats, ParserTokens
 from .output_queue import DeliveryRounds
+from .request_plans import RequestPlans
 from .request_queue import RequestQueue
 
 _NO_GUARD = nullcontext()
@@ -112,6 +113,7 @@ class ServedModel:
     delivery_rounds: delivery of all its generations, whose tokens arrive together at
         the end of a step.
     parser_tokens: tokens of its formats.
+    plans: what it makes of the fields of requests.
     """
 
     name: str
@@ -130,12 +132,14 @@ class ServedModel:
     progress: Progress = field(default_factory=Progress, compare=False)
     delivery_rounds: DeliveryRounds = field(default_factory=DeliveryRounds, compare=False)
     parser_tokens: ParserTokens = field(init=False)
+    plans: RequestPlans = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         tokens = ParserTokens()
         if isinstance(self.backend, TokenBackend):
             tokens = self.formats.find_tokens(self.backend.tokenizer.special_tokens)
         object.__setattr__(self, "parser_tokens", tokens)
+        object.__setattr__(self, "plans", RequestPlans())
         object.__setattr__(self, "interfaces", self.interfaces.complete(self.backend.engine))
 
     def find_response_name(self, requested: str) -> str:
