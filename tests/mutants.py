@@ -1979,7 +1979,7 @@ MUTANTS = (
     Mutant(
         "the stored response lacks the tokens that were delivered directly",
         "packages/dragoman/src/dragoman/pipeline/driver.py",
-        "            if batch and (batch := self._feed(batch)):",
+        "            if batch and (feed is None or (batch := feed(batch))):",
         "            if batch:",
         (DIRECT,),
     ),

@@ -23,6 +23,7 @@ class ChoicePipeline:
         closed.
     is_transparent: whether no parser and no stop string is left, so that `feed` only
         counts the tokens of a text. A caller may count them in `n_tokens` itself.
+    has_stops: whether a stop string can end the choice.
     """
 
     __slots__ = (
@@ -46,6 +47,10 @@ class ChoicePipeline:
         self.n_tokens = 0
         self.n_reasoning_tokens = 0
         self.is_transparent = parser is None and stops is None
+
+    @property
+    def has_stops(self) -> bool:
+        return self._stops is not None
 
     def feed(self, event: Event) -> list[Event]:
         parser = self._parser
@@ -80,4 +85,8 @@ class ChoicePipeline:
 
 def join_choice_warnings(choices: Iterable[ChoicePipeline]) -> tuple[str, ...]:
     """Return the warnings about all choices, each once."""
-    return tuple(dict.fromkeys(warning for choice in choices for warning in choice.warnings))
+    warnings: dict[str, None] = {}
+    for choice in choices:
+        if choice.warnings:
+            warnings |= dict.fromkeys(choice.warnings)
+    return tuple(warnings)

@@ -136,9 +136,20 @@ class TextAssembler:
     A token is attached to the event with the last part of its text. A token without
     text is attached to the next event, and tokens that remain at the end to
     ChoiceFinished.
+
+    is_aligned: whether the next token without logprobs is an event of its own if it is
+        among `Vocabulary.deltas`. A caller may then use that event, without `feed`.
     """
 
-    __slots__ = ("_choice", "_detokenizer", "_pending_tokens", "_vocabulary")
+    __slots__ = (
+        "_choice",
+        "_detokenizer",
+        "_pending_tokens",
+        "_skips_special",
+        "_visible_ids",
+        "_vocabulary",
+        "is_aligned",
+    )
 
     def __init__(
         self,
@@ -150,25 +161,38 @@ class TextAssembler:
     ) -> None:
         self._vocabulary = vocabulary
         self._choice = choice
-        self._detokenizer = Detokenizer(
-            vocabulary, visible_ids=visible_ids, skips_special=skips_special
-        )
-        # Tokens that are not yet attached to an event.
-        self._pending_tokens: list[Token] = []
+        self._visible_ids = visible_ids
+        self._skips_special = skips_special
+        # Both None until a token needs them, which few choices have: many of them wait
+        # for tokens at once.
+        self._detokenizer: Detokenizer | None = None
+        self._pending_tokens: list[Token] | None = None
+        # The shared events are those of choice 0.
+        self.is_aligned = choice == 0
 
     def feed(self, id: int, score: TokenLogprob | None = None) -> TextDelta | None:
         """Add the next token. Return the event that it completes, if any."""
-        if (
-            score is None
-            and self._choice == 0
-            and not (self._pending_tokens or self._detokenizer.pending_bytes)
-        ):
+        if score is None and self.is_aligned:
             # Nearly every token is among these.
             delta = self._vocabulary.deltas.get(id) or self._vocabulary.find_delta(id)
             if delta is not None:
                 return delta
-        self._pending_tokens.append(self._vocabulary.build_token(id, score))
-        return self._build_delta(self._detokenizer.feed(id))
+        detokenizer = self._detokenizer
+        if detokenizer is None:
+            detokenizer = self._detokenizer = Detokenizer(
+                self._vocabulary, visible_ids=self._visible_ids, skips_special=self._skips_special
+            )
+        token = self._vocabulary.build_token(id, score)
+        text = detokenizer.feed(id)
+        if text:
+            delta = TextDelta(self._choice, text, (*self._take_pending_tokens(), token))
+        else:
+            delta = None
+            if self._pending_tokens is None:
+                self._pending_tokens = []
+            self._pending_tokens.append(token)
+        self.is_aligned = self._choice == 0 and delta is not None and not detokenizer.pending_bytes
+        return delta
 
     def finish(
         self,
@@ -183,19 +207,15 @@ class TextAssembler:
         stop: the sampled stop token.
         kv_transfer_params, weights: as in `events.ChoiceFinished`.
         """
-        final_delta = (
-            self._build_delta(self._detokenizer.flush())
-            if self._detokenizer.pending_bytes
-            else None
-        )
-        tokens = tuple(self._pending_tokens)
-        self._pending_tokens = []
-        finished = ChoiceFinished(self._choice, reason, stop, tokens, kv_transfer_params, weights)
-        return [finished] if final_delta is None else [final_delta, finished]
+        tokens = () if self._pending_tokens is None else self._take_pending_tokens()
+        if self._detokenizer is not None and (text := self._detokenizer.flush()):
+            return [
+                TextDelta(self._choice, text, tokens),
+                ChoiceFinished(self._choice, reason, stop, (), kv_transfer_params, weights),
+            ]
+        return [ChoiceFinished(self._choice, reason, stop, tokens, kv_transfer_params, weights)]
 
-    def _build_delta(self, text: str) -> TextDelta | None:
-        if not text:
-            return None
-        tokens = tuple(self._pending_tokens)
-        self._pending_tokens = []
-        return TextDelta(self._choice, text, tokens)
+    def _take_pending_tokens(self) -> tuple[Token, ...]:
+        tokens = self._pending_tokens
+        self._pending_tokens = None
+        return () if tokens is None else tuple(tokens)

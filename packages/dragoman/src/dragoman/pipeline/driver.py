@@ -16,20 +16,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Generic, Protocol, TypeVar
 
-from ..core.errors import EngineError
+from ..core.errors import DragomanError, EngineError
 from ..core.event_grammar import ProtocolError
 from ..core.events import Event, Finished
 from ..core.token_engine import Ended, Failed, Sampled, Scheduled, TokenOutput
-from .engine_calls import EngineCall, close_stream
+from .engine_calls import EngineCall, close_stream, translate_engine_exception
 from .engine_progress import Progress
 from .engine_timeout import limit_call_time
 from .event_run import EventRun
-from .output_queue import DeliveryRounds, OutputQueue
-from .request_queue import QueuedRequest
+from .output_queue import DeliveryRounds
+from .request_queue import QueuedRequest, QueueState, QueueTicket
 from .token_run import TokenRun
 from .wait_interruption import WaitInterruption
 
@@ -44,6 +43,10 @@ Feed = Callable[[list[Event]], list[Event]]
 _OUTPUTS_WITHOUT_ERROR: frozenset[type[TokenOutput]] = frozenset({Scheduled, Sampled, Ended})
 """The types of the last output in a delivery that needs no task: none of them can raise
 an error.
+"""
+MAX_UNREAD_TOKENS = 64
+"""Tokens of a response that is sent as a whole, after which they are read. Reading many
+together costs less than reading each, and this few are read within 0.1 ms.
 """
 
 
@@ -100,6 +103,48 @@ class ResponseSink(Protocol):
         ...
 
 
+class BatchSource:
+    """Where a response's batches come from."""
+
+    __slots__ = ()
+
+    def attach(self, sink: ResponseSink, feed: Feed | None, *, is_whole: bool) -> None:
+        """Pass batches to the sink whenever it is ready, if the source can.
+
+        feed: the stages before the sink; None if none of them looks at batches.
+        is_whole: as in `BatchStream.deliver`.
+        """
+
+    async def read(self) -> list[Event]:
+        """Wait for the next batch; return an empty one after the last."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """End the work on the response; does nothing if it has ended."""
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """Close the source from a finalizer, which cannot wait."""
+
+
+class _GeneratorSource(BatchSource):
+    """The batches that an async generator yields."""
+
+    __slots__ = ("_batches",)
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    async def read(self) -> list[Event]:
+        async for batch in self._batches:
+            if batch:
+                return batch
+        return []
+
+    async def close(self) -> None:
+        await self._batches.aclose()
+
+
 class BatchStream:
     """The batches of a response after its stages.
 
@@ -111,14 +156,22 @@ class BatchStream:
         EngineTimeout; None for no limit.
     """
 
-    __slots__ = ("_batches", "_deadline", "_has_begun", "_source", "_stages", "timeout")
+    __slots__ = (
+        "_deadline",
+        "_has_begun",
+        "_has_finished",
+        "_is_closed",
+        "_source",
+        "_stages",
+        "timeout",
+    )
 
-    def __init__(self, source: TokenSource | EventSource | Batches, *stages: Stage) -> None:
-        is_engine = isinstance(source, TokenSource | EventSource)
-        self._source = source if is_engine else None
-        self._batches = source.iterate() if is_engine else source
+    def __init__(self, source: BatchSource | Batches, *stages: Stage) -> None:
+        self._source = source if isinstance(source, BatchSource) else _GeneratorSource(source)
         self._stages = stages
         self._has_begun = False
+        self._has_finished = False
+        self._is_closed = False
         self.timeout: float | None = None
         self._deadline = 0.0
 
@@ -127,48 +180,63 @@ class BatchStream:
         assert not self._has_begun
         self._stages += (stage,)
 
-    async def deliver(self, sink: ResponseSink, *, can_write: bool) -> None:
+    async def deliver(self, sink: ResponseSink, *, can_write: bool, is_whole: bool = False) -> None:
         """Pass all batches to the sink.
 
         can_write: whether the sink can ever be ready.
+        is_whole: the client gets the response as a whole, so that no token is urgent.
         """
-        if self._source is not None and can_write:
-            # Nearly every response has one stage: it is called without the loop.
-            feed = self._stages[0].feed if len(self._stages) == 1 else self._feed
-            self._source.attach(sink, feed)
-        while True:
-            try:
-                # Without a variable, so that no chunk is held while the next is awaited.
-                await sink.send(await self._advance(sink.render))
-            except StopAsyncIteration:
+        if can_write:
+            self._source.attach(sink, self._find_feed(), is_whole=is_whole)
+        while not self._has_finished:
+            chunk = await self._advance(sink.render)
+            if chunk is None:
                 return
+            await sink.send(chunk)
+            # No chunk is held while the next is awaited.
+            del chunk
+        await self._close(None)
 
     def __aiter__(self) -> BatchStream:
         return self
 
-    def __anext__(self) -> Coroutine[Any, Any, list[Event]]:
-        return self._advance(_keep)
+    async def __anext__(self) -> list[Event]:
+        batch = await self._advance(_keep)
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
 
     async def aclose(self) -> None:
-        await self._close(GeneratorExit())
+        if not self._is_closed:
+            await self._close(GeneratorExit())
 
     def __del__(self) -> None:
-        self._release(GeneratorExit())
+        if not self._is_closed:
+            self._source.abandon()
+            self._release(GeneratorExit())
 
-    async def _advance(self, render: Callable[[list[Event]], T]) -> T:
-        """Request the next batch, and return it rendered."""
+    async def _advance(self, render: Callable[[list[Event]], T]) -> T | None:
+        """Request the next batch, and return it rendered; None after the last."""
+        if self._is_closed:
+            return None
         try:
             if not self._has_begun:
                 self._begin()
             batch: list[Event] = []
             while not batch:
-                request = self._batches.__anext__()
+                request = self._source.read()
                 if self.timeout is not None:
                     request = limit_call_time(request, self.timeout, self._deadline)
-                batch = self._feed(await request)
+                batch = await request
+                if not batch:
+                    await self._close(None)
+                    return None
+                if self._stages:
+                    batch = self._feed(batch)
             if type(batch[-1]) is Finished:
                 for stage in self._stages:
                     await stage.finish()
+                self._has_finished = True
             return render(batch)
         except BaseException as error:
             failure = await self._end(error)
@@ -188,6 +256,17 @@ class BatchStream:
         for stage in self._stages:
             stage.begin()
 
+    def _find_feed(self) -> Feed | None:
+        """Return a function that feeds the stages which look at batches; None if none
+        does. Nearly every response has at most one, which is called without the loop.
+        """
+        if not self._stages:
+            return None
+        feeds = [stage.feed for stage in self._stages if type(stage).feed is not Stage.feed]
+        if len(feeds) > 1:
+            return self._feed
+        return feeds[0] if feeds else None
+
     def _feed(self, batch: list[Event]) -> list[Event]:
         for stage in self._stages:
             batch = stage.feed(batch)
@@ -199,17 +278,18 @@ class BatchStream:
         """End the response; return the exception to raise."""
         failure = error
         try:
-            if isinstance(failure, Exception) and not isinstance(failure, StopAsyncIteration):
+            if isinstance(failure, Exception):
                 for stage in self._stages:
                     failure = await stage.fail(failure)
         finally:
-            await self._close(None if isinstance(failure, StopAsyncIteration) else failure)
+            await self._close(failure)
         return failure
 
     async def _close(self, error: BaseException | None) -> None:
+        self._is_closed = True
         try:
             # The stages keep the model loaded until the engine has ended the request.
-            await self._batches.aclose()
+            await self._source.close()
         finally:
             self._release(error)
 
@@ -228,69 +308,122 @@ def _keep(batch: list[Event]) -> list[Event]:
     return batch
 
 
-class _Source(ABC, Generic[OutputT]):
+class _Run(Protocol[OutputT]):
+    """A `TokenRun` or an `EventRun`."""
+
+    failure: DragomanError | None
+    has_ended: bool
+    queue_was_full: bool
+    queue_ticket: QueueTicket
+
+    @property
+    def n_tokens(self) -> int: ...
+
+    def feed(self, outputs: list[OutputT], /) -> list[Event]: ...
+
+    def build_finished(self) -> Finished: ...
+
+
+class _EngineSource(BatchSource, Generic[OutputT]):
     """Waits for an engine's output, and feeds it to its run."""
 
-    __slots__ = ("_failure", "_feed", "_feed_run", "_progress", "_run", "_sink")
+    __slots__ = (
+        "_failure",
+        "_feed",
+        "_has_begun",
+        "_has_finished",
+        "_loop",
+        "_place",
+        "_progress",
+        "_run",
+        "_sink",
+    )
 
-    def __init__(
-        self,
-        run: TokenRun | EventRun,
-        feed_run: Callable[[list[OutputT]], list[Event]],
-        progress: Progress,
-    ) -> None:
+    def __init__(self, run: _Run[OutputT], progress: Progress) -> None:
         self._run = run
-        self._feed_run = feed_run
         self._progress = progress
+        self._loop = asyncio.get_running_loop()
+        self._place: QueuedRequest | None = None
         self._sink: ResponseSink | None = None
-        self._feed: Feed = _keep
+        self._feed: Feed | None = None
         self._failure: Exception | None = None
+        self._has_begun = False
+        self._has_finished = False
 
-    async def iterate(self) -> Batches:
-        """Yield the batches of the response. Closing the generator ends the engine's
-        work.
-        """
+    def attach(self, sink: ResponseSink, feed: Feed | None, *, is_whole: bool) -> None:
+        del is_whole
+        self._sink = sink
+        self._feed = feed
+
+    async def read(self) -> list[Event]:
         run = self._run
-        progress = self._progress
-        place = run.queue_ticket.enqueue()
-        # After `enqueue`, which may raise: then there is nothing to end.
-        progress.begin(self._fail)
         try:
-            await place.wait_for_turn()
-            with EngineCall():
-                self._submit(place)
-            while not run.has_ended:
+            if not self._has_begun:
+                self._has_begun = True
+                await self._begin()
+            while True:
+                if run.failure is not None:
+                    raise run.failure
+                if run.has_ended:
+                    break
                 await self._wait()
                 if self._failure is not None:
                     raise self._failure
-                progress.events += 1
-                batch = self._feed_run(self._take())
+                self._progress.events += 1
+                batch = run.feed(self._take())
                 if batch:
-                    yield batch
-                # Release this batch before waiting for the next one.
-                del batch
-                if run.failure is not None:
-                    raise run.failure
-            yield [run.build_finished()]
-        finally:
-            # What was attached holds this source.
-            self._sink = None
-            self._feed = _keep
-            progress.end(self._fail)
-            try:
-                await self._close()
-            finally:
-                # The engine works on the request until it is closed.
-                place.leave(run.n_tokens)
-                # Called after `leave`, which would end the fast rejections that
-                # `mark_full` begins.
-                if run.queue_was_full:
-                    run.queue_ticket.queue.mark_full()
+                    return batch
+            if not self._has_finished:
+                self._has_finished = True
+                return [run.build_finished()]
+        except BaseException:
+            # Before the stages handle the failure, which may take long.
+            await self.close()
+            raise
+        await self.close()
+        return []
 
-    def attach(self, sink: ResponseSink, feed: Feed) -> None:
-        """Pass batches through `feed` to the sink whenever it is ready."""
-        self._sink = sink
-        self._feed = feed
+    async def _begin(self) -> None:
+        """Wait in the queue, and submit the request to the engine."""
+        place = self._run.queue_ticket.enqueue()
+        # After `enqueue`, which may raise: then there is nothing to end.
+        self._place = place
+        self._progress.begin(self._fail)
+        if place.state is QueueState.WAITING:
+            await place.wait_for_turn()
+        try:
+            self._submit(place)
+        except Exception:
+            raise
+        except BaseException as error:
+            failure = translate_engine_exception(error, asyncio.current_task())
+            if failure is error:
+                raise
+            raise failure from error
+
+    async def close(self) -> None:
+        # What was attached holds this source.
+        self._sink = None
+        self._feed = None
+        place = self._place
+        if place is None:
+            return
+        self._place = None
+        run = self._run
+        self._progress.end(self._fail)
+        try:
+            await self._close()
+        finally:
+            # The engine works on the request until it is closed.
+            place.leave(self._count_tokens())
+            # Called after `leave`, which would end the fast rejections that
+            # `mark_full` begins.
+            if run.queue_was_full:
+                run.queue_ticket.queue.mark_full()
+
+    def abandon(self) -> None:
+        if self._place is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.create_task, self.close())
 
     def _pass_on(self, sink: ResponseSink, outputs: list[OutputT]) -> None:
         """Pass the output of a delivery on to the client. Does not raise: an error
@@ -299,94 +432,156 @@ class _Source(ABC, Generic[OutputT]):
         run = self._run
         self._progress.events += 1
         try:
-            batch = self._feed_run(outputs)
-            if batch and (batch := self._feed(batch)):
+            batch = run.feed(outputs)
+            feed = self._feed
+            if batch and (feed is None or (batch := feed(batch))):
                 sink.write(batch)
         except Exception as error:
             self._failure = error
         if run.has_ended or run.failure is not None or self._failure is not None:
             self._wake()
 
-    @abstractmethod
     def _submit(self, place: QueuedRequest) -> None:
         """Submit the request to the engine. Raises the engine's error."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _wait(self) -> Awaitable[None]:
         """Wait for output, or for `_wake`. Raises the engine's error."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _take(self) -> list[OutputT]:
         """Take the output that has arrived; may be empty."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _wake(self) -> None:
         """End the wait for output, if there is one."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _fail(self, error: EngineError) -> None:
         """End the response with an error, after the output that has arrived."""
+        raise NotImplementedError
 
-    @abstractmethod
     async def _close(self) -> None:
         """End the engine's work."""
+        raise NotImplementedError
+
+    def _count_tokens(self) -> int:
+        """Return the number of tokens that the engine has sampled."""
+        return self._run.n_tokens
 
 
-class TokenSource(_Source[TokenOutput]):
-    """The source of a token engine's outputs, which arrive in a queue."""
+class TokenSource(_EngineSource[TokenOutput]):
+    """The source of a token engine's outputs, and their queue: a list and one wake-up
+    cost less than an asyncio.Queue per token.
 
-    __slots__ = ("_queue", "_rounds", "_token_run")
+    Filled and emptied on one event loop. Bounded by the engine: a response has at most
+    max_tokens outputs.
+    """
+
+    __slots__ = (
+        "_defers_tokens",
+        "_is_announced",
+        "_outputs",
+        "_rounds",
+        "_token_run",
+        "_waiter",
+    )
 
     def __init__(self, run: TokenRun, progress: Progress, rounds: DeliveryRounds) -> None:
-        super().__init__(run, run.feed, progress)
+        super().__init__(run, progress)
         self._token_run = run
         self._rounds = rounds
-        self._queue: OutputQueue[TokenOutput] = OutputQueue()
+        self._outputs: list[TokenOutput] = []
+        self._waiter: asyncio.Future[None] | None = None
+        # Whether the first of these outputs has woken the task or scheduled a delivery.
+        self._is_announced = False
+        self._defers_tokens = False
 
-    def attach(self, sink: ResponseSink, feed: Feed) -> None:
-        super().attach(sink, feed)
-        self._queue.notify(self._rounds, self._deliver)
+    def attach(self, sink: ResponseSink, feed: Feed | None, *, is_whole: bool) -> None:
+        self._sink = sink
+        self._feed = feed
+        # Stages may measure times, and a stop string must end the engine's work.
+        self._defers_tokens = is_whole and feed is None and self._token_run.can_wait
 
-    def _deliver(self) -> None:
-        sink = self._sink
-        if (
-            sink is not None
-            and sink.is_ready
-            and (outputs := self._queue.take_awaited(_OUTPUTS_WITHOUT_ERROR))
-        ):
-            self._pass_on(sink, outputs)
+    def put(self, output: TokenOutput) -> None:
+        """Take an output of the engine."""
+        outputs = self._outputs
+        outputs.append(output)
+        if self._is_announced:
+            return
+        if self._defers_tokens and type(output) is Sampled and len(outputs) < MAX_UNREAD_TOKENS:
+            self._progress.events += 1
+            return
+        self._is_announced = True
+        if self._sink is None:
+            self._wake()
         else:
-            self._queue.wake()
+            self._rounds.schedule(self)
+
+    def deliver(self) -> None:
+        """Pass the outputs on to the client if the task waits for them, and has thus
+        handled all earlier ones; otherwise wake it.
+        """
+        outputs = self._outputs
+        if not outputs:
+            return
+        sink = self._sink
+        waiter = self._waiter
+        if (
+            sink is None
+            or not sink.is_ready
+            or waiter is None
+            or waiter.done()
+            or type(outputs[-1]) not in _OUTPUTS_WITHOUT_ERROR
+        ):
+            self._wake()
+            return
+        self._outputs = []
+        self._is_announced = False
+        self._pass_on(sink, outputs)
 
     def _submit(self, place: QueuedRequest) -> None:
-        self._token_run.submit(self._queue.put, place)
+        self._token_run.submit(self.put, place)
 
     def _wait(self) -> Awaitable[None]:
-        return self._queue.wait_for_items()
+        # A future is awaited once and not reusable. It is cheaper than an Event, which
+        # has a future and a queue of waiters; a coroutine would cost more, once per
+        # token.
+        self._waiter = self._loop.create_future()
+        if self._outputs:
+            self._waiter.set_result(None)
+        return self._waiter
 
     def _take(self) -> list[TokenOutput]:
-        return self._queue.take_all()
+        outputs = self._outputs
+        self._outputs = []
+        self._is_announced = False
+        return outputs
 
     def _wake(self) -> None:
-        self._queue.wake()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _fail(self, error: EngineError) -> None:
         # Through the queue, so that output that arrived before the failure is sent
         # before the error.
-        self._queue.put(Failed(self._token_run.id, error.message))
+        self.put(Failed(self._token_run.id, error.message))
 
     async def _close(self) -> None:
-        self._queue.stop_notifying()
         self._token_run.abort()
 
+    def _count_tokens(self) -> int:
+        n_unread = sum(type(output) is Sampled for output in self._outputs) if self._outputs else 0
+        return self._token_run.n_tokens + n_unread
 
-class EventSource(_Source[Event | None]):
+
+class EventSource(_EngineSource[Event | None]):
     """The source of an event engine's events, which its stream yields or delivers."""
 
     __slots__ = ("_event_run", "_events", "_stream", "_wait_interruption")
 
     def __init__(self, run: EventRun, progress: Progress) -> None:
-        super().__init__(run, run.feed, progress)
+        super().__init__(run, progress)
         self._event_run = run
         self._stream: AsyncGenerator[Event] | None = None
         self._events: list[Event | None] = []

@@ -91,7 +91,9 @@ class QueueShare(Struct, frozen=True):
 ONE_QUEUE = QueueShare()
 
 
-class _State(Enum):
+class QueueState(Enum):
+    """Where a request is on its way through the queue."""
+
     WAITING = "waiting"
     DISPATCHED = "dispatched"
     """In the engine's own queue."""
@@ -119,7 +121,7 @@ class QueuedRequest:
         self.owner = owner
         self.tokens = tokens
         self.order = order
-        self.state = _State.WAITING
+        self.state = QueueState.WAITING
         self.n_ended = 0
         self._waiter: asyncio.Future[None] | None = None
 
@@ -127,10 +129,10 @@ class QueuedRequest:
         """Wait until the request may be passed to the engine. Raises QueueFull if
         another key took its place.
         """
-        if self.state is _State.WAITING:
+        if self.state is QueueState.WAITING:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        if self.state is _State.LEFT:
+        if self.state is QueueState.LEFT:
             raise QueueFull(
                 "The request queue is full, and other keys have fewer requests in it; retry later."
             )
@@ -177,7 +179,10 @@ class _Owner:
         self.name = share.name
         self.weight = share.weight
         self.waiting: list[QueuedRequest] = []
-        self.n_pending = self.pending_tokens = self.n_present = self.last_arrival = 0
+        self.n_pending = 0
+        self.pending_tokens = 0
+        self.n_present = 0
+        self.last_arrival = 0
         self.served = 0.0
 
     def serve(self, tokens: int) -> None:
@@ -252,7 +257,8 @@ class RequestQueue:
             self._fast_rejections -= 1
             self.rejections["max_num_queued_reqs"] += 1
             raise QueueFull("The request queue is full; retry later.")
-        self._find_victims(share, 1)
+        if not self._has_room(1):
+            self._find_victims(share, 1)
 
     def enqueue(
         self, share: QueueShare, tokens: int, *, priority: int = 0, is_background: bool = False
@@ -269,14 +275,15 @@ class RequestQueue:
         """
         # All victims are found before any is removed: if there are too few, the new
         # request is rejected and none leaves.
-        for victim in self._find_victims(share, tokens):
-            self.leave(victim, 0)
-            victim.wake()
+        if not self._has_room(tokens):
+            for victim in self._find_victims(share, tokens):
+                self.leave(victim, 0)
+                victim.wake()
         owner = self._owners.get(share.name)
         if owner is None:
             owner = self._owners[share.name] = _Owner(share)
         owner.weight = share.weight  # It may have been changed.
-        if not owner.n_present:
+        if not owner.n_present and self._n_present:
             # An owner that returns gets no credit for service that it did not use.
             # Otherwise a key that was idle for an hour could occupy the engine until
             # the others had caught up.
@@ -285,23 +292,27 @@ class RequestQueue:
         self._n_arrived += 1
         owner.last_arrival = self._n_arrived
         request = QueuedRequest(self, owner, tokens, (is_background, priority, self._n_arrived))
-        # Nearly always an append: the order of arrival is the last part of the key.
-        insort(owner.waiting, request, key=attrgetter("order"))
-        self._n_waiting += 1
+        # Nearly always: no request waits, so it is this one's turn.
+        is_next = not self._n_waiting and self._has_free_slot and self._may_be_dispatched(owner)
         owner.n_present += 1
         self._n_present += 1
         owner.n_pending += 1
         self._n_pending += 1
         owner.pending_tokens += tokens
         self.waiting_tokens += tokens
+        if is_next:
+            self._pass_to_engine(request)
+            return request
+        # Nearly always an append: the order of arrival is the last part of the key.
+        insort(owner.waiting, request, key=attrgetter("order"))
+        self._n_waiting += 1
         self._dispatch()
         return request
 
     def start(self, request: QueuedRequest) -> None:
-        if request.state is _State.DISPATCHED:
-            self._leave_pending(request)
-            request.state = _State.RUNNING
+        if request.state is QueueState.DISPATCHED:
             self._leave_engine_queue(request)
+            request.state = QueueState.RUNNING
             self._n_running += 1
             if self._n_waiting:
                 self._window += 1
@@ -315,23 +326,22 @@ class RequestQueue:
     def leave(self, request: QueuedRequest, completion_tokens: int) -> None:
         owner = request.owner
         match request.state:
-            case _State.LEFT:
+            case QueueState.LEFT:
                 return
-            case _State.WAITING:
+            case QueueState.WAITING:
                 owner.waiting.remove(request)
                 self._n_waiting -= 1
                 self._leave_pending(request)
-            case _State.DISPATCHED:
-                self._leave_pending(request)
+            case QueueState.DISPATCHED:
                 self._leave_engine_queue(request)
-            case _State.RUNNING:
+            case QueueState.RUNNING:
                 self._measure_capacity()
                 self._n_running -= 1
         # The engine has less work, so it may accept requests again. A request that only
         # waited here is unknown to it.
-        if request.state is not _State.WAITING:
+        if request.state is not QueueState.WAITING:
             self._fast_rejections = 0
-        request.state = _State.LEFT
+        request.state = QueueState.LEFT
         owner.serve(COMPLETION_WEIGHT * completion_tokens)
         owner.n_present -= 1
         self._n_present -= 1
@@ -355,14 +365,29 @@ class RequestQueue:
         self.waiting_tokens -= request.tokens
 
     def _leave_engine_queue(self, request: QueuedRequest) -> None:
+        self._leave_pending(request)
         del self._dispatched[request]
         self._dispatched_tokens -= request.tokens
 
+    @property
+    def _has_free_slot(self) -> bool:
+        return (
+            self._concurrency is None or len(self._dispatched) + self._n_running < self._concurrency
+        )
+
+    def _may_be_dispatched(self, owner: _Owner) -> bool:
+        """Whether the owner's next request may be passed to the engine now.
+
+        Requests without an owner take no turns, so the engine's own order suits them
+        and none is held here.
+        """
+        return not owner.name or not (
+            (len(self._owners) > 1 and self._has_only_reserve(owner)) or self._fills_window(owner)
+        )
+
     def _dispatch(self) -> None:
         """Pass as many requests to the engine as the limits allow."""
-        while self._n_waiting and (
-            self._concurrency is None or len(self._dispatched) + self._n_running < self._concurrency
-        ):
+        while self._n_waiting and self._has_free_slot:
             # Linear in the owners with waiting requests, which are few; a heap would
             # have to be updated with every change of `served`.
             owners = [owner for owner in self._owners.values() if owner.waiting]
@@ -375,8 +400,6 @@ class RequestQueue:
                 )
                 if owner is None:
                     return
-            # Requests without an owner take no turns, so the engine's own order suits
-            # them and none is held here.
             if owner.name and self._fills_window(owner):
                 owner = min(
                     (other for other in owners if not self._fills_window(other)),
@@ -387,14 +410,17 @@ class RequestQueue:
                     return
             request = owner.waiting.pop(0)
             self._n_waiting -= 1
-            request.state = _State.DISPATCHED
-            request.n_ended = self._n_ended
-            self._dispatched[request] = None
-            self._dispatched_tokens += request.tokens
-            # Service is counted at dispatch: if it were counted at the end, an owner
-            # could have any number of requests dispatched before that.
-            owner.serve(max(1, request.tokens))
+            self._pass_to_engine(request)
             request.wake()
+
+    def _pass_to_engine(self, request: QueuedRequest) -> None:
+        request.state = QueueState.DISPATCHED
+        request.n_ended = self._n_ended
+        self._dispatched[request] = None
+        self._dispatched_tokens += request.tokens
+        # Service is counted at dispatch: if it were counted at the end, an owner
+        # could have any number of requests dispatched before that.
+        request.owner.serve(max(1, request.tokens))
 
     def _fills_window(self, owner: _Owner) -> bool:
         """Whether no more of the owner's requests may be passed to the engine for now."""
@@ -464,15 +490,18 @@ class RequestQueue:
         elif self._capacity is not None and self._n_ended % ENDS_OF_FULL_ENGINE == 0:
             self._capacity += 1
 
+    def _has_room(self, tokens: int) -> bool:
+        """Whether a prompt may wait, whatever the number of free slots. Nearly always
+        true.
+        """
+        return self._n_pending < self._max_requests and (
+            not self.waiting_tokens or self.waiting_tokens + tokens <= self._max_tokens
+        )
+
     def _find_victims(self, share: QueueShare, tokens: int) -> list[QueuedRequest]:
         """Return the requests that must leave so that one of this owner can wait.
         Raises Overloaded if too few may.
         """
-        # Nearly always there is room, whatever the number of free slots.
-        if self._n_pending < self._max_requests and (
-            not self.waiting_tokens or self.waiting_tokens + tokens <= self._max_tokens
-        ):
-            return []
         # Pending requests wait, or are about to start in a free slot. If the slots are
         # unknown, every request is pending for a moment.
         n_free = 0 if self._slots is None else max(0, self._slots - self._n_running)

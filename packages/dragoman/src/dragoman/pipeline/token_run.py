@@ -27,9 +27,9 @@ from ..core.token_engine import (
     Scheduled,
     TokenLogprob,
     TokenOutput,
+    TokenRequest,
     WeightVersionSet,
 )
-from .choice_pipeline import join_choice_warnings
 from .detokenizer import TextAssembler
 from .request_preparation import TokenJob
 from .request_queue import QueuedRequest
@@ -56,10 +56,12 @@ class TokenRun:
         "_cached_tokens",
         "_choices",
         "_choices_by_id",
+        "_deltas",
         "_engine",
         "_eos",
         "_generates_nothing",
         "_has_started",
+        "_has_tokens_of_answer",
         "_job",
         "_limit_reason",
         "_n_unfinished",
@@ -83,21 +85,27 @@ class TokenRun:
         self._generates_nothing = job.generates_nothing
         self._limit_reason = job.limit_reason
         self._prompt_tokens = len(job.prompt)
-        self._choices = tuple([_Choice(job, number) for number in range(len(job.requests))])
+        choices: list[_Choice] = []
+        for number, request in enumerate(job.requests):
+            choices.append(_Choice(job, request, number))
+        self._choices = choices
+        self._deltas = job.vocabulary.deltas
         # By sequence id; None if there is only one sequence.
         self._choices_by_id = (
-            {choice.id: choice for choice in self._choices} if len(self._choices) > 1 else None
+            {choice.id: choice for choice in choices} if len(choices) > 1 else None
         )
         self.failure: DragomanError | None = None
         self.queue_was_full = False
         self._has_started = False
         self._cached_tokens: int | None = None
         self._written_tokens: int | None = None
-        self._n_unfinished = len(job.requests)
+        self._n_unfinished = len(choices)
         self.has_ended = False
         # While prompt logprobs are pending, output of other choices waits too:
         # PromptTokens precedes all text.
         self._pending_outputs: list[TokenOutput] | None = [] if job.scores_prompt else None
+        # Whether sampled tokens are the answer's, and become text at once.
+        self._has_tokens_of_answer = not job.generates_nothing and self._pending_outputs is None
 
     @property
     def id(self) -> str:
@@ -115,7 +123,18 @@ class TokenRun:
     @property
     def n_tokens(self) -> int:
         """Number of tokens that the engine has sampled."""
-        return sum([choice.n_sampled for choice in self._choices])
+        count = 0
+        for choice in self._choices:
+            count += choice.n_sampled
+        return count
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether sampled tokens may be fed late, as none of them ends a sequence."""
+        for choice in self._choices:
+            if choice.pipeline.has_stops:
+                return False
+        return not self._generates_nothing
 
     def submit(self, deliver: OutputCallback, place: QueuedRequest) -> None:
         """Submit all sequences. Raises the engine's error if it rejects one.
@@ -154,16 +173,12 @@ class TokenRun:
         """Handle the outputs of a delivery."""
         events: list[Event] = []
         for output in outputs:
-            if (
-                type(output) is not Sampled
-                or self._pending_outputs is not None
-                or self._generates_nothing
-            ):
+            if type(output) is not Sampled or not self._has_tokens_of_answer:
                 events += self._handle_output(output)
                 continue
             # Nearly every output: handled here, without a call.
             choice = (
-                self._choices[0] if self._choices_by_id is None else self._find_choice(output.id)
+                self._choices[0] if self._choices_by_id is None else self._choices_by_id[output.id]
             )
             pipeline = choice.pipeline
             # The engine may have sampled on before it handled the abort of a choice
@@ -171,7 +186,11 @@ class TokenRun:
             if pipeline.has_finished:
                 continue
             choice.n_sampled += 1
-            delta = choice.assembler.feed(output.token, output.logprobs)
+            delta = (
+                self._deltas.get(output.token)
+                if choice.is_aligned and output.logprobs is None
+                else None
+            ) or choice.feed(output.token, output.logprobs)
             # The token completes no character, or is hidden: its text, if any, comes
             # with a later token.
             if delta is None:
@@ -199,14 +218,16 @@ class TokenRun:
             has_run = not isinstance(output, Ended) or output.id != self.id
             return [] if has_run else self._handle_pending(None)
         match output:
+            case Scheduled():
+                return self._handle_scheduled(output)
+            case Ended():
+                return self._handle_end(output)
             case Sampled(id):
                 # max_tokens is 0 and the prompt is scored: the engine had to sample one
                 # token, which is discarded. Without prompt logprobs the sequence has
                 # already ended when it was scheduled.
                 if not self._find_choice(id).pipeline.has_finished:
                     return self._finish_empty()
-            case Scheduled():
-                return self._handle_scheduled(output)
             case PromptLogprobs(_, scores):
                 return self._handle_pending(scores)
             case Failed() | Rejected() if self.has_ended:
@@ -221,8 +242,6 @@ class TokenRun:
                 self.failure = error
                 # An engine in another process rejects after `add`.
                 self.queue_was_full = self.queue_was_full or isinstance(error, QueueFull)
-            case Ended():
-                return self._handle_end(output)
             case WeightVersionSet(id, version):
                 self._find_choice(id).record_weight_change(version)
         return []
@@ -233,6 +252,7 @@ class TokenRun:
         """
         pending = self._pending_outputs or []
         self._pending_outputs = None
+        self._has_tokens_of_answer = not self._generates_nothing
         events = [] if self._has_started else [self._start()]
         events += self._build_prompt_events(scores)
         return events + self.feed(pending)
@@ -244,7 +264,8 @@ class TokenRun:
         self._written_tokens = scheduled.written_tokens
         events: list[Event] = [self._start(scheduled.elapsed)]
         if self._pending_outputs is None:
-            events += self._build_prompt_events(None)
+            if self._job is not None:
+                events += self._build_prompt_events(None)
             if self._generates_nothing:
                 events += self._finish_empty()
         return events
@@ -288,13 +309,13 @@ class TokenRun:
         choice = self._find_choice(ended.id)
         if choice.pipeline.has_finished:
             return []
-        start: list[Event] = []
+        events: list[Event] = []
         if not self._has_started:
             # It has ended in the engine's queue.
             job = self._job
             returns_prompt = job is not None and job.returns_prompt
-            start.append(self._start(ends_empty=len(self._choices) == 1 and not returns_prompt))
-            start += self._build_prompt_events(None)
+            events.append(self._start(ends_empty=len(self._choices) == 1 and not returns_prompt))
+            events += self._build_prompt_events(None)
         # OpenAI's and vLLM's `stop_reason` is null for the end of the turn, and names
         # only stops that the request set.
         reason = ended.reason
@@ -307,7 +328,8 @@ class TokenRun:
         # Engines know one limit, which the pipeline has computed from two.
         if reason is FinishReason.LENGTH:
             reason = self._limit_reason
-        return start + self._finish_choice(choice, reason, stop, ended.kv_transfer_params)
+        events += self._finish_choice(choice, reason, stop, ended.kv_transfer_params)
+        return events
 
     def _finish_choice(
         self,
@@ -318,16 +340,22 @@ class TokenRun:
     ) -> list[Event]:
         self._n_unfinished -= 1
         self.has_ended = not self._n_unfinished
-        final_events = choice.assembler.finish(
-            reason, stop, kv_transfer_params, choice.build_weight_spans()
-        )
-        return [event for raw_event in final_events for event in choice.pipeline.feed(raw_event)]
+        weights = choice.build_weight_spans() if choice.weight_changes else None
+        events: list[Event] = []
+        for event in choice.finish(reason, stop, kv_transfer_params, weights):
+            events += choice.pipeline.feed(event)
+        return events
 
     def build_finished(self) -> Finished:
         """Return the end of the response, with its counts."""
-        pipelines = [choice.pipeline for choice in self._choices]
-        completion = sum([pipeline.n_tokens for pipeline in pipelines])
-        reasoning = sum([pipeline.n_reasoning_tokens for pipeline in pipelines])
+        completion = 0
+        reasoning = 0
+        warnings: tuple[str, ...] = ()
+        for choice in self._choices:
+            pipeline = choice.pipeline
+            completion += pipeline.n_tokens
+            reasoning += pipeline.n_reasoning_tokens
+            warnings += pipeline.warnings
         return Finished(
             Usage(
                 self._prompt_tokens,
@@ -336,30 +364,31 @@ class TokenRun:
                 reasoning,
                 self._written_tokens,
             ),
-            warnings=join_choice_warnings(pipelines),
+            warnings=tuple(dict.fromkeys(warnings)) if warnings else (),
         )
 
 
-class _Choice:
-    """One sequence and its event pipeline.
+class _Choice(TextAssembler):
+    """One sequence: its tokens, assembled into events, and its event pipeline.
 
     n_sampled: number of sampled tokens.
+    weight_changes: versions of the weights, and the number of tokens before each.
     """
 
-    __slots__ = ("_closing", "_weight_changes", "assembler", "id", "n_sampled", "pipeline")
+    __slots__ = ("_closing", "id", "n_sampled", "pipeline", "weight_changes")
 
-    def __init__(self, job: TokenJob, number: int) -> None:
-        self.id = job.requests[number].id
-        self.assembler = TextAssembler(
+    def __init__(self, job: TokenJob, request: TokenRequest, number: int) -> None:
+        super().__init__(
             job.vocabulary,
             number,
             visible_ids=job.visible_control_ids,
             skips_special=job.skips_special,
         )
+        self.id = request.id
         self.pipeline = job.choice_pipelines[number]
         self.n_sampled = 0
-        self._weight_changes: tuple[tuple[str, int], ...] = ()
-        matcher = job.requests[number].matcher
+        self.weight_changes: tuple[tuple[str, int], ...] = ()
+        matcher = request.matcher
         self._closing = matcher if isinstance(matcher, ClosingMatcher) else None
 
     @property
@@ -369,14 +398,10 @@ class _Choice:
 
     def record_weight_change(self, version: str) -> None:
         """Record the weights version that samples the next tokens."""
-        self._weight_changes += ((version, self.n_sampled),)
+        self.weight_changes += ((version, self.n_sampled),)
 
-    def build_weight_spans(self) -> tuple[WeightSpan, ...] | None:
-        """Return the weights versions that sampled the tokens; None if the engine does
-        not report them.
-        """
-        if not self._weight_changes:
-            return None
-        ends = [*(start for _, start in self._weight_changes[1:]), self.n_sampled]
-        spans = zip(self._weight_changes, ends, strict=True)
+    def build_weight_spans(self) -> tuple[WeightSpan, ...]:
+        """Return the weights versions that sampled the tokens."""
+        ends = [*(start for _, start in self.weight_changes[1:]), self.n_sampled]
+        spans = zip(self.weight_changes, ends, strict=True)
         return tuple(WeightSpan(version, start, end) for (version, start), end in spans)

@@ -148,7 +148,7 @@ class GenerationResponder(Responder):
 
     async def _collect(self) -> None:
         collector = _ReplyCollector(self)
-        await self._batches.deliver(collector, can_write=True)
+        await self._batches.deliver(collector, can_write=True, is_whole=True)
         assert self._response_start is not None
         body = add_warnings(self._writer.render_full(collector.builder.build()), self._warnings)
         await self._send_whole(200, self._response_start.headers, body)
