@@ -211,4 +211,4 @@ def create_parser(
     # time.
     if tools is not None and id(tools) != id(reasoning) and (context.tools or parses_everything):
         parsers.append(tools.create_parser(context))
-    return chain_parsers(parsers)
+    return parsers[0] if len(parsers) == 1 else chain_parsers(parsers)

@@ -75,32 +75,36 @@ async def admit(
     # Before any is prepared: the latency of each prompt includes the preparation of all.
     request_metrics = [None if metrics is None else metrics.start_request(model) for _ in requests]
     jobs: list[Job] = []
-    runs: list[list[TokenRun] | list[EventRun]] = []
-    warnings: dict[str, None] = {}
+    all_warnings: list[str] = []
+    runs: list[TokenRun | EventRun] = []
+    streams: list[BatchStream] = []
     # Preparation awaits, during which the model must stay loaded. The lease takes over
     # before this ends.
     with model.keep_loaded():
         for index, request in enumerate(requests):
-            job, job_warnings = await prepare_job(model, request, terms, index)
+            job, warnings = await prepare_job(model, request, terms, index)
             jobs.append(job)
-            runs.append(_build_runs(model, job))
-            warnings |= dict.fromkeys(job_warnings)
-        streams = [
-            _build_stream(model, *prompt)
-            for prompt in zip(runs, requests, request_metrics, strict=True)
-        ]
+            all_warnings += warnings
+        for index, job in enumerate(jobs):
+            prompt_runs = _build_runs(model, job)
+            runs += prompt_runs
+            streams.append(
+                _build_stream(model, prompt_runs, requests[index], request_metrics[index])
+            )
         batches = streams[0] if len(streams) == 1 else merge_prompts(streams)
         batches.timeout = terms.timeout
         if model.usage_guard is not None:
             batches.add_stage(Lease(model.usage_guard))
-    is_admitted = isinstance(model.backend, TokenBackend)
-    counts = RunCounts(
-        [run for prompt_runs in runs for run in prompt_runs], events_carry_tokens=is_admitted
+    backend = model.backend
+    is_admitted = isinstance(backend, TokenBackend)
+    return AdmittedRun(
+        batches,
+        tuple(dict.fromkeys(all_warnings)) if all_warnings else (),
+        is_admitted,
+        RunCounts(runs, events_carry_tokens=is_admitted),
+        backend.tokenizer.control_ids if is_admitted else NO_IDS,
+        tuple(jobs),
     )
-    control_ids = (
-        model.backend.tokenizer.control_ids if isinstance(model.backend, TokenBackend) else NO_IDS
-    )
-    return AdmittedRun(batches, tuple(warnings), is_admitted, counts, control_ids, tuple(jobs))
 
 
 class Lease(Stage):
@@ -116,13 +120,13 @@ class Lease(Stage):
         self._usage_guard.__exit__(None, None, None)
 
 
-def _build_runs(model: ServedModel, job: Job) -> list[TokenRun] | list[EventRun]:
+def _build_runs(model: ServedModel, job: Job) -> Sequence[TokenRun | EventRun]:
     """Build the runs of one prompt: several if its engine has one choice per request."""
     if isinstance(job, TokenJob):
-        return [TokenRun(job)]
+        return (TokenRun(job),)
     choices = job.request.choices
     if choices == 1 or not model.capabilities.has_one_choice:
-        return [EventRun(job)]
+        return (EventRun(job),)
     request = msgspec.structs.replace(job.request, choices=1)
     one_choice = msgspec.structs.replace(job, request=request)
     return [EventRun(one_choice) for _ in range(choices)]
@@ -130,29 +134,27 @@ def _build_runs(model: ServedModel, job: Job) -> list[TokenRun] | list[EventRun]
 
 def _build_stream(
     model: ServedModel,
-    runs: list[TokenRun] | list[EventRun],
+    runs: Sequence[TokenRun | EventRun],
     request: GenerateRequest,
     metrics: RequestMetrics | None,
 ) -> BatchStream:
     """Build the stream of one prompt."""
-    stream = (
-        BatchStream(_build_source(model, runs[0]))
-        if len(runs) == 1
-        else merge_choices([BatchStream(_build_source(model, run)) for run in runs])
-    )
+    streams: list[BatchStream] = []
+    for run in runs:
+        source = (
+            TokenSource(run, model.progress, model.delivery_rounds)
+            if isinstance(run, TokenRun)
+            else EventSource(run, model.progress)
+        )
+        streams.append(BatchStream(source))
+    stream = streams[0] if len(streams) == 1 else merge_choices(streams)
     if metrics is not None:
         carries_tokens = isinstance(model.backend, TokenBackend)
         metrics.counts = RunCounts(runs, events_carry_tokens=carries_tokens)
         stream.add_stage(metrics)
-    if (request.best_of or 0) > request.choices:
+    if request.best_of is not None and request.best_of > request.choices:
         stream.add_stage(BestOf(request.choices))
     return stream
-
-
-def _build_source(model: ServedModel, run: TokenRun | EventRun) -> TokenSource | EventSource:
-    if isinstance(run, TokenRun):
-        return TokenSource(run, model.progress, model.delivery_rounds)
-    return EventSource(run, model.progress)
 
 
 class BestOf(Stage):

@@ -23,23 +23,23 @@ class ChoicePipeline:
         closed.
     is_transparent: whether no parser and no stop string is left, so that `feed` only
         counts the tokens of a text. A caller may count them in `n_tokens` itself.
-    has_stops: whether a stop string can end the choice.
+    stops: the stop strings that can end the choice.
     """
 
     __slots__ = (
         "_parser",
-        "_stops",
         "has_finished",
         "has_matched_stop",
         "is_transparent",
         "n_reasoning_tokens",
         "n_tokens",
+        "stops",
         "warnings",
     )
 
     def __init__(self, parser: Parser | None, stops: StopStage | None) -> None:
         self._parser = parser
-        self._stops = stops
+        self.stops = stops
         self.has_finished = False
         self.has_matched_stop = False
         self.warnings: tuple[str, ...] = ()
@@ -47,10 +47,6 @@ class ChoicePipeline:
         self.n_tokens = 0
         self.n_reasoning_tokens = 0
         self.is_transparent = parser is None and stops is None
-
-    @property
-    def has_stops(self) -> bool:
-        return self._stops is not None
 
     def feed(self, event: Event) -> list[Event]:
         parser = self._parser
@@ -60,14 +56,14 @@ class ChoicePipeline:
             events = parser.feed(event)
             if parser.is_done:
                 self._parser = None
-                self.is_transparent = self._stops is None
-        if self._stops is not None:
+                self.is_transparent = self.stops is None
+        if self.stops is not None:
             events = [
                 stopped_event
                 for parsed_event in events
-                for stopped_event in self._stops.feed(parsed_event)
+                for stopped_event in self.stops.feed(parsed_event)
             ]
-            self.has_matched_stop = self._stops.matched is not None
+            self.has_matched_stop = self.stops.matched is not None
         for emitted in events:
             if type(emitted) is TextDelta:
                 self.n_tokens += len(emitted.tokens)

@@ -90,13 +90,6 @@ class TokenJob(msgspec.Struct, frozen=True):
     choice_pipelines: tuple[ChoicePipeline, ...]
     applied_edits: tuple[AppliedEdit, ...] = ()
 
-    @property
-    def scores_prompt(self) -> bool:
-        """Whether prompt logprobs are needed; they are computed once, with the first
-        choice.
-        """
-        return self.requests[0].prompt_logprobs is not None
-
 
 class EventJob(msgspec.Struct, frozen=True):
     """One prompt for an event engine.

@@ -257,7 +257,8 @@ class RequestQueue:
             self._fast_rejections -= 1
             self.rejections["max_num_queued_reqs"] += 1
             raise QueueFull("The request queue is full; retry later.")
-        if not self._has_room(1):
+        # Nearly always there is room, whatever the number of free slots.
+        if self._n_pending >= self._max_requests or self.waiting_tokens >= self._max_tokens:
             self._find_victims(share, 1)
 
     def enqueue(
@@ -275,7 +276,9 @@ class RequestQueue:
         """
         # All victims are found before any is removed: if there are too few, the new
         # request is rejected and none leaves.
-        if not self._has_room(tokens):
+        if self._n_pending >= self._max_requests or (
+            self.waiting_tokens and self.waiting_tokens + tokens > self._max_tokens
+        ):
             for victim in self._find_victims(share, tokens):
                 self.leave(victim, 0)
                 victim.wake()
@@ -293,7 +296,11 @@ class RequestQueue:
         owner.last_arrival = self._n_arrived
         request = QueuedRequest(self, owner, tokens, (is_background, priority, self._n_arrived))
         # Nearly always: no request waits, so it is this one's turn.
-        is_next = not self._n_waiting and self._has_free_slot and self._may_be_dispatched(owner)
+        is_next = (
+            not self._n_waiting
+            and (self._concurrency is None or self._has_free_slot)
+            and (not owner.name or self._may_be_dispatched(owner))
+        )
         owner.n_present += 1
         self._n_present += 1
         owner.n_pending += 1
@@ -378,10 +385,10 @@ class RequestQueue:
     def _may_be_dispatched(self, owner: _Owner) -> bool:
         """Whether the owner's next request may be passed to the engine now.
 
-        Requests without an owner take no turns, so the engine's own order suits them
-        and none is held here.
+        Requests without an owner always may: they take no turns, so the engine's own
+        order suits them and none is held here.
         """
-        return not owner.name or not (
+        return not (
             (len(self._owners) > 1 and self._has_only_reserve(owner)) or self._fills_window(owner)
         )
 
@@ -489,14 +496,6 @@ class RequestQueue:
             self._capacity = None
         elif self._capacity is not None and self._n_ended % ENDS_OF_FULL_ENGINE == 0:
             self._capacity += 1
-
-    def _has_room(self, tokens: int) -> bool:
-        """Whether a prompt may wait, whatever the number of free slots. Nearly always
-        true.
-        """
-        return self._n_pending < self._max_requests and (
-            not self.waiting_tokens or self.waiting_tokens + tokens <= self._max_tokens
-        )
 
     def _find_victims(self, share: QueueShare, tokens: int) -> list[QueuedRequest]:
         """Return the requests that must leave so that one of this owner can wait.

@@ -103,7 +103,9 @@ class TokenRun:
         self.has_ended = False
         # While prompt logprobs are pending, output of other choices waits too:
         # PromptTokens precedes all text.
-        self._pending_outputs: list[TokenOutput] | None = [] if job.scores_prompt else None
+        self._pending_outputs: list[TokenOutput] | None = (
+            None if job.requests[0].prompt_logprobs is None else []
+        )
         # Whether sampled tokens are the answer's, and become text at once.
         self._has_tokens_of_answer = not job.generates_nothing and self._pending_outputs is None
 
@@ -131,10 +133,7 @@ class TokenRun:
     @property
     def can_wait(self) -> bool:
         """Whether sampled tokens may be fed late, as none of them ends a sequence."""
-        for choice in self._choices:
-            if choice.pipeline.has_stops:
-                return False
-        return not self._generates_nothing
+        return self._choices[0].pipeline.stops is None and not self._generates_nothing
 
     def submit(self, deliver: OutputCallback, place: QueuedRequest) -> None:
         """Submit all sequences. Raises the engine's error if it rejects one.
