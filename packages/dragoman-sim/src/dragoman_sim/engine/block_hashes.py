@@ -11,7 +11,8 @@ tokens itself, finds them.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from importlib import import_module
@@ -112,13 +113,15 @@ class BlockHasher:
         return digest[-8:] if self._is_short else digest
 
     def _hash_block(
-        self, parent: bytes, tokens: tuple[int, ...], extra_keys: ExtraKeys | None = None
+        self, parent: bytes, tokens: bytes, extra_keys: ExtraKeys | None = None
     ) -> bytes:
         """Hash a block cryptographically: a collision would give one client another
         client's cached prompt.
+
+        tokens: C ints, which are a smaller key of the cache than Python's.
         """
         named = int.from_bytes(parent, "big") if self._is_short else parent
-        return self._hash((named, tokens, extra_keys))
+        return self._hash((named, tuple(array("i", tokens)), extra_keys))
 
 
 def _encode_pickle(value: object) -> bytes:
@@ -144,8 +147,8 @@ BlockHashed = Callable[[bytes, bytes | None, Sequence[int], ImageKeys], None]
 
 
 class TokenContents:
-    """Block contents from token ids. The caller appends sampled tokens to `tokens`
-    before the next step is scheduled.
+    """Block contents from token ids. The caller appends sampled tokens to the attribute
+    `tokens` before the next step is scheduled.
 
     on_hashed: called for every hashed block with its hash, its parent's (None for the
         first), its tokens and images.
@@ -164,13 +167,14 @@ class TokenContents:
     def __init__(
         self,
         block_size: int,
-        tokens: MutableSequence[int],
+        tokens: Sequence[int],
         keys: CacheKeys = NO_KEYS,
         on_hashed: BlockHashed | None = None,
         images: Sequence[PromptImage] = (),
         hasher: BlockHasher = DEFAULT_HASHER,
     ) -> None:
-        self.tokens = tokens
+        # C ints: one object per token would dominate the memory of a stream.
+        self.tokens = array("i", tokens)
         self._images = images
         self._on_hashed = on_hashed
         self._block_size = block_size
@@ -180,42 +184,53 @@ class TokenContents:
         self._hashes = [hasher.root]
 
     def get_block_hash(self, index: int) -> bytes:
-        hashes = self._hashes
-        size = self._block_size
-        keys = self._keys
-        for block in range(len(hashes) - 1, index + 1):
-            begin = block * size
-            end = begin + size
-            tokens = tuple(self.tokens[begin:end])
-            if len(tokens) < size:
-                raise ValueError(f"block {index} is not full yet")
-            parent = hashes[block]
-            images: ImageKeys = ()
-            if self._images:
-                present = (
-                    image for image in self._images if image.begin < end and image.end > begin
-                )
-                # As in vLLM's `extra_keys`: the placeholder ids of all images are the
-                # same; only digests differ.
-                images = tuple((image.digest.hex(), image.begin - begin) for image in present)
-            extra_keys = None
-            if not block or images or keys.lora:
-                extra_keys = keys.build_extra_keys(images, is_first=not block)
-            hashes.append(self._hasher.hash_block(parent, tokens, extra_keys))
-            if self._on_hashed is not None:
-                # The root is not a block: as in vLLM's events, a first block has no
-                # parent.
-                self._on_hashed(hashes[-1], parent if block else None, tokens, images)
-        return hashes[index + 1]
+        for _ in self._hash_blocks(index, index + 1):
+            pass
+        return self._hashes[index + 1]
 
     def iterate_block_hashes(self, begin: int, end: int) -> Iterator[bytes]:
         # The head of the queue looks up its prompt in each step, so known hashes must
         # cost little.
         known = self._hashes[begin + 1 : end + 1]
         first_unknown = begin + len(known)
-        if first_unknown == end:
-            return iter(known)
-        return chain(known, map(self.get_block_hash, range(first_unknown, end)))
+        return (
+            iter(known)
+            if first_unknown == end
+            else chain(known, self._hash_blocks(first_unknown, end))
+        )
+
+    def _hash_blocks(self, begin: int, end: int) -> Iterator[bytes]:
+        """Hash the blocks up to `end`, each when its turn comes. Yields the hashes from
+        `begin` on.
+        """
+        hashes = self._hashes
+        size = self._block_size
+        keys = self._keys
+        hash_block = self._hasher.hash_block
+        while (block := len(hashes) - 1) < end:
+            first = block * size
+            tokens = self.tokens[first : first + size]
+            if len(tokens) < size:
+                raise ValueError(f"block {block} is not full yet")
+            parent = hashes[block]
+            images = self._find_images(first, first + size) if self._images else ()
+            extra_keys = None
+            if not block or images or keys.lora:
+                extra_keys = keys.build_extra_keys(images, is_first=not block)
+            block_hash = hash_block(parent, tokens.tobytes(), extra_keys)
+            hashes.append(block_hash)
+            if self._on_hashed is not None:
+                # The root is not a block: as in vLLM's events, a first block has no
+                # parent.
+                self._on_hashed(block_hash, parent if block else None, tokens, images)
+            if block >= begin:
+                yield block_hash
+
+    def _find_images(self, begin: int, end: int) -> ImageKeys:
+        present = (image for image in self._images if image.begin < end and image.end > begin)
+        # As in vLLM's `extra_keys`: the placeholder ids of all images are the same; only
+        # digests differ.
+        return tuple((image.digest.hex(), image.begin - begin) for image in present)
 
 
 class TracedContents:

@@ -500,9 +500,7 @@ class SimulatorEngine:
         event_builder = rank.event_builder
         contents = TokenContents(
             block_size,
-            # An array of C ints: one object per token would dominate the memory of a
-            # stream.
-            array("i", request.prompt),
+            request.prompt,
             CacheKeys(lora, self._find_lora_path(lora), request.cache_salt, private_key)
             if lora or request.cache_salt or private_key
             else NO_KEYS,
@@ -713,7 +711,7 @@ class SimulatorEngine:
             return 0
         block_size = self._config.scheduler.block_size
         contents = TokenContents(
-            block_size, list(prompt), CacheKeys(salt=cache_salt), hasher=self._hasher
+            block_size, prompt, CacheKeys(salt=cache_salt), hasher=self._hasher
         )
         probe = SimulatedSequence(
             "", num_prompt_tokens=len(prompt), max_tokens=1, contents=contents
