@@ -49,16 +49,16 @@ class StepOutcome(Struct, frozen=True):
 class LaunchedSteps(Struct):
     """The scheduling part of a `StepOutcome`."""
 
-    admitted: list[SimulatedSequence] = []
-    preempted: list[SimulatedSequence] = []
-    fetching: list[RemoteFetch] = []
-    below_threshold: list[SimulatedSequence] = []
+    admitted: Sequence[SimulatedSequence] = ()
+    preempted: Sequence[SimulatedSequence] = ()
+    fetching: Sequence[RemoteFetch] = ()
+    below_threshold: Sequence[SimulatedSequence] = ()
 
     def add(self, step: SchedulerOutput) -> None:
-        self.admitted.extend(step.admitted)
-        self.preempted.extend(step.preempted)
-        self.fetching.extend(step.fetching)
-        self.below_threshold.extend(step.below_threshold)
+        self.admitted = (*self.admitted, *step.admitted)
+        self.preempted = (*self.preempted, *step.preempted)
+        self.fetching = (*self.fetching, *step.fetching)
+        self.below_threshold = (*self.below_threshold, *step.below_threshold)
 
 
 def build_outcome(ended: StepOutcome, launched: LaunchedSteps) -> StepOutcome:

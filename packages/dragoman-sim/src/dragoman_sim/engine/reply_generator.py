@@ -379,11 +379,10 @@ class ReplyGenerator:
             text = self._lexicon.tokenizer.decode(tail)
             return text.rfind(syntax.begin), text.rfind(syntax.end)
         begin_id, end_id = self._reasoning_ids
-        backwards = tail[::-1]
         # Without a loop in Python: most prompts have neither delimiter.
         return (
-            len(tail) - 1 - backwards.index(begin_id) if begin_id in tail else -1,
-            len(tail) - 1 - backwards.index(end_id) if end_id in tail else -1,
+            len(tail) - 1 - tail[::-1].index(begin_id) if begin_id in tail else -1,
+            len(tail) - 1 - tail[::-1].index(end_id) if end_id in tail else -1,
         )
 
     def _is_reasoning_requested(self, request: TokenRequest) -> bool | None:

@@ -658,14 +658,15 @@ class SimulatedScheduler:
         As in vLLM, they are cached before the step runs: all keys of a step are written
         before any is read, so requests that start together share their prompt.
         """
-        step.chunks.append(PrefillChunk(sequence, sequence.num_computed_tokens, count))
+        begin = sequence.num_computed_tokens
+        step.chunks.append(PrefillChunk(sequence, begin, count))
         step.num_chunk_tokens += count
         if self.config.num_speculative_tokens:
             step.counts[sequence] = count
-        sequence.num_computed_tokens += count
+        sequence.num_computed_tokens = end = begin + count
         self._cache_full_blocks(sequence)
-        if sequence.num_computed_tokens == sequence.num_tokens:
-            sequence.num_tokens += 1
+        if end == sequence.num_tokens:
+            sequence.num_tokens = end + 1
             step.last_chunks.append(sequence)
             self._prefilling.pop(sequence, None)
         elif self.offloading is not None:
