@@ -201,6 +201,7 @@ class SimulatorEngine:
         self._live: dict[str, LiveRequest] = {}
         self._rank_of: dict[str, DataParallelRank] = {}
         self._num_arriving = 0
+        self._seed = str(config.seed).encode()
         self._request_count = 0
         self._last_choices: tuple[GenerateRequest, ChoiceLengths] | None = None
         self._balancer = DataParallelBalancer()
@@ -579,15 +580,14 @@ class SimulatorEngine:
         numbers.
         """
         sampling = request.sampling
-        config = self._config
         if sampling.seed is not None:
-            stream = f"seed {sampling.seed}"
+            stream = b"seed %d" % sampling.seed
         elif sampling.temperature == 0:
-            stream = "greedy"
+            stream = b"greedy"
         else:
             self._request_count += 1
-            stream = f"request {self._request_count}"
-        return KeyedRandom(config.seed, stream, array("q", request.prompt).tobytes())
+            stream = b"request %d" % self._request_count
+        return KeyedRandom(self._seed, stream, array("q", request.prompt).tobytes())
 
     def _begin_fault(self, fault: Fault) -> None:
         """Count a request's fault. Raises its error if it rejects the request, or
