@@ -453,7 +453,8 @@ class SimulatorEngine:
             if requested is None and len(ranks) == 1
             else self._balancer.choose(ranks, requested)
         )
-        live = self._build_live(request, deliver, fault, rank)
+        clock = self._clock
+        live = self._build_live(request, deliver, clock, fault, rank)
         if request.images:
             rank.record_images(image.digest for image in request.images)
         # Checked now: the sequence is queued only after the front end's time, too late
@@ -469,7 +470,7 @@ class SimulatorEngine:
         # Counted from arrival: the time that this server's own front end takes is part
         # of the modeled time.
         queued_at = live.arrived_at + self._config.frontend_seconds / self._config.time_scale
-        self._clock.call_at(queued_at, partial(self._arrive, live, rank))
+        clock.call_at(queued_at, partial(self._arrive, live, rank))
 
     def abort(self, id: str) -> None:
         live = self._live.pop(id, None)
@@ -488,6 +489,7 @@ class SimulatorEngine:
         self,
         request: TokenRequest,
         deliver: OutputCallback,
+        clock: TimerQueue,
         fault: Fault | None,
         rank: DataParallelRank,
     ) -> LiveRequest:
@@ -497,14 +499,16 @@ class SimulatorEngine:
         # Prompt logprobs require computing the whole prompt: a private key prevents
         # cache hits.
         private_key = request.id if request.prompt_logprobs is not None else ""
+        keys = NO_KEYS
+        if lora or request.cache_salt or private_key:
+            path = self._find_lora_path(lora) if lora else ""
+            keys = CacheKeys(lora, path, request.cache_salt, private_key)
         block_size = self._config.scheduler.block_size
         event_builder = rank.event_builder
         contents = TokenContents(
             block_size,
             request.prompt,
-            CacheKeys(lora, self._find_lora_path(lora), request.cache_salt, private_key)
-            if lora or request.cache_salt or private_key
-            else NO_KEYS,
+            keys,
             None
             if event_builder is None
             else partial(event_builder.add_hashed, lora=lora, salt=request.cache_salt),
@@ -528,7 +532,6 @@ class SimulatorEngine:
             if self._last_choices is None or self._last_choices[0] is not origin:
                 self._last_choices = (origin, ChoiceLengths(origin.choices))
             choice_lengths = self._last_choices[1]
-        clock = self._clock
         return LiveRequest(
             request,
             deliver,
