@@ -93,7 +93,7 @@ async def encode_prompt(
         if not ids:
             raise RequestError("The prompt is empty: it has no tokens.", param="prompt")
         return EncodedPrompt(tuple(ids), prompt)
-    reused_ids = read_reused_ids(request)
+    reused_ids = None if request.extras.kv_transfer_params is None else read_reused_ids(request)
     rendered, images = await render_conversation(backend, prompt, terms)
     if reused_ids is not None:
         # Only the parsers need the rendered text, to know whether it opens reasoning.
@@ -225,11 +225,13 @@ async def render_conversation(
         if conversation.reasoning.effort is None
         else _apply_effort(renderer, conversation)
     )
-    # Decoding images blocks, so it runs in a thread.
-    is_small = not images and _has_few_chars(conversation.messages)
-    if is_small:
-        rendered = renderer.render_specialized(
-            prepared, now=terms.now, tools=visible_tools, cache_owner=terms.cache_salt
+    if not images:
+        rendered = renderer.specialized.render(
+            prepared,
+            now=terms.now,
+            tools=visible_tools,
+            owner=terms.cache_salt,
+            max_known=MAX_INLINE_CHARS,
         )
         if rendered is not None:
             return rendered, ()
@@ -245,9 +247,14 @@ async def render_conversation(
         )
         return rendered, prepared_images
 
-    is_small = is_small and (
-        _has_few_chars(conversation.tools)
-        or renderer.has_cached_tools(conversation.tools, terms.cache_salt)
+    # Decoding images blocks, so it runs in a thread.
+    is_small = (
+        not images
+        and _has_few_chars(conversation.messages)
+        and (
+            _has_few_chars(conversation.tools)
+            or renderer.has_cached_tools(conversation.tools, terms.cache_salt)
+        )
     )
     return work() if is_small else await terms.queue_share.run_in_thread(work)
 

@@ -31,9 +31,10 @@ class ControlTokens:
         self.suffixes = frozenset(
             name[n:] for name in self._lowercase_names for n in range(1, len(name))
         )
-        self._border_chars = _build_char_pattern(
+        self.find_border = _build_char_pattern(
             {char for name in self._lowercase_names for char in (name[0], name[-1])}
-        )
+        ).search
+        """Finds a character with which a name starts or ends."""
         self._first_chars = _build_char_pattern({name[0] for name in self._lowercase_names})
         self._last_chars = _build_char_pattern({name[-1] for name in self._lowercase_names})
         # A regex for any of the names, built as a trie, so that thousands of names cost
@@ -60,10 +61,6 @@ class ControlTokens:
     def find_first_characters(self, text: str) -> Iterator[int]:
         """Return the positions of characters with which a name starts."""
         return (match.start() for match in self._first_chars.finditer(text))
-
-    def is_harmless(self, text: str) -> bool:
-        """Whether no name starts or ends in the text."""
-        return self._border_chars.search(text) is None
 
     def ends_in_prefix(self, text: str) -> bool:
         """Whether the text ends with the beginning of a name."""
@@ -125,7 +122,7 @@ class ControlTokenBreaker:
 
     def break_text(self, text: str) -> str:
         control_tokens = self._control_tokens
-        is_harmless = control_tokens.is_harmless(text)
+        is_harmless = control_tokens.find_border(text) is None
         if is_harmless and not self._completable:
             return text
         cuts = set[int]()

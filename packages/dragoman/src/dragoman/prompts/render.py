@@ -121,9 +121,10 @@ class Renderer:
         )
         self._usual_breaker = self._build_breaker(USUAL_MARKS.break_char)
         self._tool_values = ToolValueCache(self._usual_breaker.break_text)
-        self._specialized = SpecializedPrompts(
+        self.specialized = SpecializedPrompts(
             template, tokenizer, self._message_options[False], self._usual_breaker
         )
+        """Renders conversations without the template, if it is known what it does."""
 
     @property
     def template(self) -> Template:
@@ -147,12 +148,8 @@ class Renderer:
         """
         template = cast("ChatTemplate", self._template)
         if placeholders is None and cache_owner is not None:
-            rendered = self._specialized.render(
-                conversation,
-                now=now,
-                tools=conversation.tools if tools is None else tools,
-                owner=cache_owner,
-                specializes=True,
+            rendered = self.specialized.render(
+                conversation, now=now, tools=tools, owner=cache_owner
             )
             if rendered is not None:
                 return rendered
@@ -177,25 +174,6 @@ class Renderer:
                     step = steps.send(text)
         except StopIteration as done:
             return done.value
-
-    def render_specialized(
-        self,
-        conversation: Conversation,
-        *,
-        now: datetime,
-        tools: tuple[Tool, ...] | None = None,
-        cache_owner: str,
-    ) -> Rendered | None:
-        """Render a conversation of few characters, however large its tools are; None if
-        that takes the template.
-        """
-        return self._specialized.render(
-            conversation,
-            now=now,
-            tools=conversation.tools if tools is None else tools,
-            owner=cache_owner,
-            specializes=False,
-        )
 
     def has_cached_tools(self, tools: tuple[Tool, ...], cache_owner: str) -> bool:
         """Whether a prompt with these tools takes no longer than one of few tools."""

@@ -9,51 +9,54 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from .rendered import Rendered, cut_tail
-from .template_specialization import Parts, Slot, Specialization, build_text
+from .template_specialization import Guard, Parts, Slot, Specialization, build_text
 from .unused_chars import USUAL_MARKS, escape_char
 
 if TYPE_CHECKING:
     from .hf_tokenizer import HfTokenizer
 
 _BREAK = USUAL_MARKS.break_char
+_ESCAPED_BREAK = escape_char(_BREAK)
 
 
 class SpecializedPrompt(Struct, frozen=True):
     """The prompt of a shape.
 
-    specialization: what the template writes.
-    text: the same without the mark of the generation prompt.
+    guards, dates: see `Specialization`.
+    text: what the template writes, with break characters in its literals.
     tail: see `Rendered`; None if it is not known where it begins.
     layout: token ids, with None in the place of each piece.
     pieces: what stands between control tokens, if texts are in it.
     """
 
-    specialization: Specialization
+    guards: tuple[Guard, ...]
+    dates: tuple[tuple[str, str], ...]
     text: Parts
     tail: str | None
     layout: tuple[tuple[int, ...] | None, ...]
     pieces: tuple[Parts, ...]
     ignored_options: tuple[str, ...]
 
-    def is_current(self, now: datetime) -> bool:
-        dates = self.specialization.dates
-        return not dates or all([now.strftime(format) == text for format, text in dates])
-
-    def accepts(self, texts: Sequence[str]) -> bool:
-        """Whether the template writes this with these texts in it."""
-        guards = self.specialization.guards
-        return not guards or all([guard.holds(texts) for guard in guards])
+    def is_outdated(self, now: datetime) -> bool:
+        return any([now.strftime(format) != text for format, text in self.dates])
 
     @property
     def n_chars(self) -> int:
         """The size of the text, as its parts."""
         return sum(len(part) if isinstance(part, str) else 1 for part in self.text)
 
-    def render(self, texts: Sequence[str], tokenizer: HfTokenizer, owner: str) -> Rendered:
-        """Return the prompt with these texts, whose control tokens are broken.
+    def render(self, texts: Sequence[str], tokenizer: HfTokenizer, owner: str) -> Rendered | None:
+        """Return the prompt with these texts, whose control tokens are broken; None if
+        the template would write something else.
 
         owner: see `HfTokenizer.encode_broken`.
         """
+        if self.guards and not all([guard.holds(texts) for guard in self.guards]):
+            return None
+        text = build_text(self.text, texts)
+        # A text could complete half an escape beside it.
+        if _ESCAPED_BREAK in text:
+            return None
         layout = self.layout
         pieces = [build_text(parts, texts).replace(_BREAK, "") for parts in self.pieces]
         encoded = iter(
@@ -64,7 +67,6 @@ class SpecializedPrompt(Struct, frozen=True):
         ids: list[int] = []
         for known_ids in layout:
             ids += next(encoded) if known_ids is None else known_ids
-        text = build_text(self.text, texts)
         tail = cut_tail(text).replace(_BREAK, "") if self.tail is None else self.tail
         return Rendered(text.replace(_BREAK, ""), tuple(ids), tail, self.ignored_options)
 
@@ -86,17 +88,10 @@ def build_specialized_prompt(
     marks_generation: the template has marked where.
     """
     mark_char = USUAL_MARKS.marker_char
-    escaped_break_char = escape_char(_BREAK)
-    # A text beside half an escape would complete it.
-    halves = tuple(escaped_break_char[:end] for end in range(1, len(escaped_break_char)))
-    parts: list[str | Slot] = []
-    for part in specialization.parts:
-        if isinstance(part, str):
-            if part.endswith(halves) or part.startswith(escaped_break_char[1:]):
-                return None
-            parts.append(part.replace(escaped_break_char, _BREAK))
-        else:
-            parts.append(part)
+    parts = [
+        part.replace(_ESCAPED_BREAK, _BREAK) if isinstance(part, str) else part
+        for part in specialization.parts
+    ]
     tail = None if has_tail else ""
     if marks_generation:
         last = parts.pop() if parts else ""
@@ -125,7 +120,8 @@ def build_specialized_prompt(
         else:
             known.append(tuple(ids))
     return SpecializedPrompt(
-        specialization,
+        specialization.guards,
+        specialization.dates,
         tuple(parts),
         tail and tail.replace(_BREAK, ""),
         tuple(known),

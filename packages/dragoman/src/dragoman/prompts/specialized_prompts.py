@@ -76,28 +76,34 @@ class SpecializedPrompts:
         conversation: Conversation,
         *,
         now: datetime,
-        tools: tuple[Tool, ...],
+        tools: tuple[Tool, ...] | None,
         owner: str,
-        specializes: bool,
+        max_known: int | None = None,
     ) -> Rendered | None:
         """Render a conversation if it is known what its template does with such texts.
 
+        tools: see `Renderer.steps`.
         owner: whose conversations may be used.
-        specializes: find it out, if this is the second conversation of its shape. If
-            not, this takes little time, however large the tools are.
+        max_known: do only what takes little time, however large the tools are: render a
+            conversation of at most so many characters if it has a known shape. If not
+            set, the second conversation of a shape makes it known.
 
         Raises:
             RequestError: the conversation has invalid options.
         """
-        texts = self._read_texts(conversation) if self._is_possible else None
-        if texts is None:
+        if not self._is_possible:
             return None
+        texts = self._read_texts(conversation)
+        if texts is None or (max_known is not None and sum(map(len, texts)) > max_known):
+            return None
+        if tools is None:
+            tools = conversation.tools
         roles = tuple([message.role for message in conversation.messages])
         shape = (owner, roles, tools, conversation.template, conversation.reasoning)
         entry = self._entries.find(shape)
         prompt = None if entry is None else entry.prompt
-        if entry is None or entry.is_new or (prompt is not None and not prompt.is_current(now)):
-            if not specializes:
+        if entry is None or entry.is_new or (prompt and prompt.dates and prompt.is_outdated(now)):
+            if max_known is not None:
                 return None
             try:
                 encoded = msgspec.json.encode((tools, conversation.template))
@@ -117,10 +123,7 @@ class SpecializedPrompts:
             self._entries.add(shape, _Entry(prompt, is_new=entry is None), size)
         if prompt is None:
             return None
-        broken_texts = [*map(self._break_text, texts)]
-        if not prompt.accepts(broken_texts):
-            return None
-        return prompt.render(broken_texts, self._tokenizer, owner)
+        return prompt.render([*map(self._break_text, texts)], self._tokenizer, owner)
 
     def _read_texts(self, conversation: Conversation) -> list[str] | None:
         """Return the text of each message, if they have nothing else."""
@@ -138,7 +141,9 @@ class SpecializedPrompts:
                 return None
             text = part.text
             # Trimmed to nothing, a text would join what the template writes around it.
-            if not text or text.isspace() or USUAL_MARKS.may_occur_in(text):
+            if not text or text.isspace() or "\\u" in text:
+                return None
+            if not text.isascii() and USUAL_MARKS.may_occur_in(text):
                 return None
             if message.role is Role.ASSISTANT:
                 for marker in self._message_options.reasoning_markers:
