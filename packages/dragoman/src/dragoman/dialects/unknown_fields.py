@@ -100,8 +100,10 @@ class _Node:
         if not self.tag:
             return self.fields
         tag = members.get(self.tag)
-        fields = self.tagged_fields.get(tag) if tag is None or isinstance(tag, str) else None
-        if fields is None and isinstance(tag, str):
+        if tag is not None and not isinstance(tag, str):
+            return self.fields
+        fields = self.tagged_fields.get(tag)
+        if fields is None and tag is not None:
             # Ollama's roles are in any case.
             fields = self.tagged_fields.get(tag.lower())
         return self.fields if fields is None else fields
@@ -216,9 +218,8 @@ def _is_known(value: DecodedJson, node: _Node) -> bool:  # noqa: PLR0911 - a tab
     # Objects of types that this server does not interpret are not checked.
     if node.checked_types is not None and members.get("type") not in node.checked_types:
         return True
-    if not members.keys() <= (node.select_fields(members) or fields) or (
-        node.values and not node.has_known_values(members)
-    ):
+    known = (node.select_fields(members) or fields) if node.tag else fields
+    if not members.keys() <= known or (node.values and not node.has_known_values(members)):
         return False
     for name, member in members.items():
         if isinstance(member, _CONTAINERS):

@@ -36,7 +36,7 @@ class AccessPolicy(Struct, frozen=True):
             HeadersTooLarge: there are too many headers.
             RequestError, MisdirectedRequest: as `check_host`.
         """
-        count = len(headers.raw)
+        count = len(headers)
         if count > MAX_HEADERS:
             raise HeadersTooLarge(
                 f"A request may have at most {MAX_HEADERS} headers; this one has {count}."

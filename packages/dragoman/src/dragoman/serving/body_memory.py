@@ -13,13 +13,14 @@ class BodyMemoryBudget:
     alone may exceed `limit`.
 
     list_owners: lists the API keys that share it.
+    used, held: bytes of all bodies, and by owner.
     """
 
     def __init__(self, limit: int, list_owners: Callable[[], Collection[str]] = tuple) -> None:
         self.limit = limit
         self.used = 0
         self._list_owners = list_owners
-        self._held: dict[str, int] = {}
+        self.held: dict[str, int] = {}
 
     def can_grow(self, owner: str, size: int) -> bool:
         """Whether the bodies of an owner may take this many bytes more."""
@@ -27,16 +28,8 @@ class BodyMemoryBudget:
         # Up to here the allowance admits everybody.
         if total <= self.limit // 2:
             return True
-        allowance = compute_allowance(self.limit, owner, self._list_owners(), self._held)
-        return self._held.get(owner, 0) + size <= allowance
-
-    def grow(self, owner: str, size: int) -> None:
-        self.used += size
-        held = self._held.get(owner, 0) + size
-        if held:
-            self._held[owner] = held
-        else:
-            self._held.pop(owner, None)
+        allowance = compute_allowance(self.limit, owner, self._list_owners(), self.held)
+        return self.held.get(owner, 0) + size <= allowance
 
 
 class BodyMemoryShare:
@@ -66,10 +59,14 @@ class BodyMemoryShare:
         is_alone = budget.used == self._reserved
         if growth > 0 and not is_alone and not budget.can_grow(self.owner, growth):
             raise Overloaded("The memory for request bodies is exhausted; retry later.")
-        budget.grow(self.owner, growth)
+        budget.used += growth
+        held = budget.held.get(self.owner, 0) + growth
+        if held:
+            budget.held[self.owner] = held
+        else:
+            budget.held.pop(self.owner, None)
         self._reserved = size
 
     def release(self) -> None:
         if self._reserved:
-            self._budget.grow(self.owner, -self._reserved)
-            self._reserved = 0
+            self.reserve(0)

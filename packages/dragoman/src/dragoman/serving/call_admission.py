@@ -144,10 +144,7 @@ async def admit_call(
 
 
 def _uses_workers(request: GenerateRequest) -> bool:
-    """Whether the request has a grammar or template to compile, which can take seconds.
-
-    Other requests do not justify the cost of a task that a disconnect can cancel.
-    """
+    """Whether the request has a grammar or template to compile, which can take seconds."""
     prompt = request.prompt
     has_program = isinstance(prompt, Conversation) and (
         bool(prompt.tools) or prompt.template.template is not None

@@ -191,10 +191,10 @@ async def observe_call(
     telemetry = service.telemetry
     recent_requests = service.generation.recent_requests
     is_observed = (
-        service.options.observes_calls
-        or telemetry is not None
+        recent_requests is not None
         or request_log is not None
-        or recent_requests is not None
+        or telemetry is not None
+        or service.options.observes_calls
     )
     if not is_observed and tenancy.keyring.is_open:
         return None

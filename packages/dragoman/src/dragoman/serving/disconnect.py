@@ -22,30 +22,33 @@ def ignore_disconnect(_: Callable[[], object] | None, /) -> None:
 
 async def cancel_on_disconnect(on_disconnect: OnDisconnect, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`, cancelling it when the client disconnects. Call it
-    after the body has been read.
+    after the body has been read, in the request's task: another one for the work would
+    cost more than most work.
 
     Raises:
         ClientGone: the client has disconnected.
     """
-    # A task of its own: cancelling the current one would also cancel the sending of the
-    # response.
-    task = asyncio.get_running_loop().create_task(work)
+    task = asyncio.current_task()
+    assert task is not None
     is_disconnected = False
 
     def cancel() -> None:
         nonlocal is_disconnected
-        # False if the work has ended already: its result then stands.
-        is_disconnected = task.cancel()
+        is_disconnected = True
+        task.cancel()
 
     on_disconnect(cancel)
     try:
-        return await task
+        return await work
     except asyncio.CancelledError:
-        if is_disconnected:
+        # Only our own cancellation ends here, as in asyncio.timeout.
+        if is_disconnected and task.cancelling() == 1:
             raise ClientGone from None
         raise
     finally:
         on_disconnect(None)
+        if is_disconnected:
+            task.uncancel()
 
 
 async def with_disconnect_events(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

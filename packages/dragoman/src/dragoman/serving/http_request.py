@@ -226,8 +226,7 @@ def build_http_request(
 ) -> HttpRequest:
     """Build the request before authentication, with an anonymous caller."""
     headers = RequestHeaders(scope)
-    find = headers.get
-    id = find("x-request-id")
+    id = headers.get("x-request-id")
     # The id appears in logs and headers, so a client's id is used only if it has plain
     # characters.
     if id is None or _PLAIN_ID.fullmatch(id) is None:
@@ -249,7 +248,7 @@ def build_http_request(
         path,
         BodyMemoryShare(service.body_budget),
         client,
-        RequestRecord(id, started_at, path, client, read_length(find("content-length"))),
+        RequestRecord(id, started_at, path, client, read_length(headers.get("content-length"))),
         scope.get("http_version", "1.1"),
     )
 

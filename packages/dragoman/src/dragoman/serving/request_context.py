@@ -25,10 +25,10 @@ class RequestHeaders(Headers):
 
     def __init__(self, scope: Scope) -> None:
         # As the base class does, without its call.
-        self._list = scope["headers"] = list(scope["headers"])
+        self._list = fields = scope["headers"] = list(scope["headers"])
         # Of repeated headers the first wins, as in the base class.
         self._first = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(self._list)
+            name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(fields)
         }
         # dict.get is implemented in C; overriding `get` would add a Python call to each
         # lookup.

@@ -21,17 +21,19 @@ _SECONDS = re.compile(r"[0-9]{1,7}(\.[0-9]{1,6})?", re.ASCII)
 def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "call_") -> CallTerms:
     """Return the terms of a call: ids, limits and identity for this caller."""
     service = context.service
+    options = service.options
+    caller = context.caller
     return CallTerms(
         answer_id=answer_id,
         new_id=lambda: service.ids.new(tool_prefix),
         now=datetime.fromtimestamp(service.clock.now(), UTC),
-        cache_salt=context.caller.owner,
-        queue_share=find_queue_share(context),
-        is_background=context.caller.is_background,
-        is_strict=service.options.strict,
-        accepts_unmatched_results=service.options.profile is Profile.VLLM,
-        max_logprobs=service.options.max_logprobs,
-        close_at_limit=context.service.options.close_at_limit,
+        cache_salt=caller.owner,
+        queue_share=service.tenancy.find_share(caller.owner),
+        is_background=caller.is_background,
+        is_strict=options.strict,
+        accepts_unmatched_results=options.profile is Profile.VLLM,
+        max_logprobs=options.max_logprobs,
+        close_at_limit=options.close_at_limit,
         timeout=request_timeout(context),
         begin_start=service.generation.start_limiter.acquire,
         arrival_time=context.record.body_received_at,

@@ -93,7 +93,7 @@ class Tenancy:
         """Return the owner's share of an engine. With at most one key, all requests
         share one queue.
         """
-        if self.keyring.n_owners < 2:
+        if len(self.keyring.owners) < 2:
             return ONE_QUEUE
         tenant = self.keyring.find_tenant(owner)
         return QueueShare(owner, 1.0 if tenant is None else tenant.weight, self._threads)

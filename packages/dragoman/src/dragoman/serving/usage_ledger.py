@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import msgspec
 from msgspec import Struct
@@ -93,11 +94,12 @@ def start_of_day(now: float) -> int:
 
 def start_of_month(now: float) -> int:
     """Return the Unix time of the first midnight of the month, UTC."""
-    return int(
-        datetime.fromtimestamp(now, UTC)
-        .replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        .timestamp()
-    )
+    return _find_month_of_day(int(now) // 86400)
+
+
+@lru_cache(maxsize=64)  # Nearly every call asks for the same day.
+def _find_month_of_day(day: int) -> int:
+    return int(datetime.fromtimestamp(day * 86400, UTC).replace(day=1).timestamp())
 
 
 def end_of_month(now: float) -> int:

@@ -102,7 +102,8 @@ def read_chat_call(
     parsed = ParsedBody(data)
     # Checked before decoding, whose error cannot name the right route: Cursor posts
     # Responses bodies here (CLIProxyAPI#658).
-    require_messages(parsed.fields)
+    if "messages" not in parsed.fields:
+        raise build_missing_messages_error(parsed.fields)
     plan = _find_plan(parsed.fields, options, reasoning_fields)
     messages = parsed.decode_field("messages", _message_decoder, _MESSAGES)
     unknown = _MESSAGES.nested.find_unknown(parsed.fields)
@@ -186,19 +187,17 @@ def _build_plan(
     )
 
 
-def require_messages(fields: dict[str, Raw]) -> None:
-    if "messages" in fields:
-        return
+def build_missing_messages_error(fields: dict[str, Raw]) -> RequestError:
     if "input" in fields:
-        raise missing_parameter(
+        return missing_parameter(
             "messages", " A body with 'input' is a Responses request: POST it to /v1/responses."
         )
     if "prompt" in fields:
-        raise missing_parameter(
+        return missing_parameter(
             "messages",
             " A body with 'prompt' is a Completions request: POST it to /v1/completions.",
         )
-    raise missing_parameter("messages")
+    return missing_parameter("messages")
 
 
 def read_template_fields(body: ChatTemplateFields, tools: tuple[Tool, ...]) -> Conversation:
