@@ -31,12 +31,12 @@ def render_openai_rate_limits(states: Sequence[RateLimitState], _now: float) -> 
     """
     headers: Headers = []
     for state in states:
-        for field, value in (
-            ("limit", str(state.limit)),
-            ("remaining", str(state.remaining)),
-            ("reset", render_duration(state.reset_after)),
-        ):
-            headers.append((f"x-ratelimit-{field}-{state.name}".encode(), value.encode()))
+        name = state.name.encode()
+        headers += (
+            (b"x-ratelimit-limit-" + name, b"%d" % state.limit),
+            (b"x-ratelimit-remaining-" + name, b"%d" % state.remaining),
+            (b"x-ratelimit-reset-" + name, render_duration(state.reset_after).encode()),
+        )
     return headers
 
 

@@ -198,7 +198,7 @@ class LocalCounters:
 
     def peek(self, key: str, demands: Sequence[Demand]) -> tuple[CounterState, ...]:
         now = self._now()
-        return tuple(build_state(demand, self._find(key, demand, now).used) for demand in demands)
+        return tuple([build_state(demand, self._find(key, demand, now).used) for demand in demands])
 
     def replace(self, key: str, demand: Demand, used: int) -> None:
         """Set a counter to a value of another source.
@@ -222,8 +222,10 @@ class LocalCounters:
 def is_met(demand: Demand, used: int) -> bool:
     # A full bucket admits a request that needs more than the bucket holds. A budget of
     # 0 admits none.
-    needed = min(demand.needed, demand.limit) if demand.period else demand.needed
-    return demand.limit * demand.scale - used >= needed * demand.scale
+    needed = demand.needed
+    if demand.period:
+        needed = min(needed, demand.limit)
+    return (demand.limit - needed) * demand.scale >= used
 
 
 def find_unmet(demands: Sequence[Demand], used: Sequence[int]) -> UnmetDemand | None:
