@@ -257,6 +257,48 @@ async def test_disconnect_cancels_embeddings(extended: bool) -> None:
     assert ended.is_set()
 
 
+async def test_disconnect_leaves_task_of_request_uncancelled():
+    callbacks: list[Callable[[], object] | None] = []
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def serve() -> int:
+        with pytest.raises(ClientGone):
+            await cancel_on_disconnect(callbacks.append, work())
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling()
+
+    task = asyncio.ensure_future(serve())
+    await begun.wait()
+    cancel = callbacks[0]
+    assert cancel is not None
+    cancel()
+    assert await task == 0
+    assert callbacks[1:] == [None]
+
+
+async def test_disconnect_of_cancelled_request_stays_cancelled():
+    callbacks: list[Callable[[], object] | None] = []
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(cancel_on_disconnect(callbacks.append, work()))
+    await begun.wait()
+    task.cancel()
+    cancel = callbacks[0]
+    assert cancel is not None
+    cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
 async def test_server_cancel_is_not_treated_as_client_disconnect(extended: bool) -> None:
     sleep = EndlessSleep()
     server = build_server(ScriptEntry((Say("Hello there"), Wait(9.0), Say("!"))), sleep=sleep)
