@@ -392,7 +392,7 @@ class _EngineSource(BatchSource, Generic[OutputT]):
         place = self._run.queue_ticket.enqueue()
         # After `enqueue`, which may raise: then there is nothing to end.
         self._place = place
-        self._progress.begin(self._fail)
+        self._progress.begin(self)
         if place.state is QueueState.WAITING:
             await place.wait_for_turn()
         try:
@@ -414,7 +414,7 @@ class _EngineSource(BatchSource, Generic[OutputT]):
             return
         self._place = None
         run = self._run
-        self._progress.end(self._fail)
+        self._progress.end(self)
         try:
             await self._close()
         finally:
@@ -461,7 +461,7 @@ class _EngineSource(BatchSource, Generic[OutputT]):
         """End the wait for output, if there is one."""
         raise NotImplementedError
 
-    def _fail(self, error: EngineError) -> None:
+    def fail(self, error: EngineError) -> None:
         """End the response with an error, after the output that has arrived."""
         raise NotImplementedError
 
@@ -513,12 +513,16 @@ class TokenSource(_EngineSource[TokenOutput]):
         outputs.append(output)
         if self._is_announced:
             return
-        if type(output) is Sampled and len(outputs) < self._min_events:
+        kind = type(output)
+        if len(outputs) < self._min_events and (kind is Sampled or kind is Scheduled):
             self._progress.events += 1
+            # The queue must know at once, so that it can pass on the next request.
+            if kind is Scheduled and self._place is not None:
+                self._place.start()
             return
         self._is_announced = True
         # No client takes anything before the task has sent it the start.
-        if self._sink is None or type(output) is Scheduled:
+        if self._sink is None or kind is Scheduled:
             self._wake()
         else:
             self._rounds.schedule(self)
@@ -567,7 +571,7 @@ class TokenSource(_EngineSource[TokenOutput]):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _fail(self, error: EngineError) -> None:
+    def fail(self, error: EngineError) -> None:
         # Through the queue, so that output that arrived before the failure is sent
         # before the error.
         self.put(Failed(self._token_run.id, error.message))
@@ -627,7 +631,7 @@ class EventSource(_EngineSource[Event | None]):
     def _wake(self) -> None:
         self._wait_interruption.interrupt()
 
-    def _fail(self, error: EngineError) -> None:
+    def fail(self, error: EngineError) -> None:
         if self._failure is None and not self._run.has_ended:
             self._failure = error
             self._wake()

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from ..core.errors import EngineError
+
+
+class _Generation(Protocol):
+    def fail(self, error: EngineError) -> None:
+        """End with an error; called if the engine has failed and does not end the
+        generation itself.
+        """
+        ...
 
 
 class Progress:
@@ -14,10 +22,11 @@ class Progress:
     Counters are cheaper than timestamps: no token has to read the clock.
     """
 
-    __slots__ = ("_fail_callbacks", "events", "running")
+    __slots__ = ("_generations", "events", "running")
 
     def __init__(self) -> None:
-        self._fail_callbacks: set[Callable[[EngineError], None]] = set()
+        # In order of their beginnings.
+        self._generations: dict[_Generation, None] = {}
         self.events = 0
         """Number of event batches, starts and ends; it grows as long as the engine
         makes progress.
@@ -25,23 +34,19 @@ class Progress:
         self.running = 0
         """Requests that were submitted to the engine and have not ended."""
 
-    def begin(self, fail: Callable[[EngineError], None]) -> None:
-        """Count a generation that begins.
-
-        fail: ends the generation with an error; called if the engine has failed and
-            does not end it itself.
-        """
-        self._fail_callbacks.add(fail)
+    def begin(self, generation: _Generation) -> None:
+        """Count a generation that begins."""
+        self._generations[generation] = None
         self.running += 1
         self.events += 1
 
-    def end(self, fail: Callable[[EngineError], None]) -> None:
-        self._fail_callbacks.discard(fail)
+    def end(self, generation: _Generation) -> None:
+        self._generations.pop(generation, None)
         self.running -= 1
         self.events += 1
 
     def fail_all(self, error: EngineError) -> None:
         """End all generations with an error, as their engine will deliver nothing more."""
-        # A copy: a generation that ends removes its callback.
-        for fail in tuple(self._fail_callbacks):
-            fail(error)
+        # A copy: a generation that ends is removed.
+        for generation in tuple(self._generations):
+            generation.fail(error)

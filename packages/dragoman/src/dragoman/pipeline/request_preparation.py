@@ -353,12 +353,12 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         parses = isinstance(request.prompt, Conversation) and (
             reasoning is not None or self.tool_format is not None
         )
-        context = ParseContext(encoded.prompt_tail, tools, self.terms.new_id)
         choice_pipelines: list[ChoicePipeline] = []
         for choice in range(len(requests)):
-            parser = (
-                registry.create_parser(reasoning, self.tool_format, context) if parses else None
-            )
+            parser = None
+            if parses:
+                context = ParseContext(encoded.prompt_tail, tools, self.terms.new_id)
+                parser = registry.create_parser(reasoning, self.tool_format, context)
             stops = _build_stop_stage(request, choice) if limits.stop else None
             choice_pipelines.append(ChoicePipeline(parser, stops))
         return TokenJob(
