@@ -1080,8 +1080,8 @@ MUTANTS = (
     Mutant(
         "the stream lacks the logprobs that the object has (xPyD-sim)",
         "packages/dragoman/src/dragoman/dialects/chat/writer.py",
-        'self._render_logprobs(scored) if scored else b"null"',
-        'b"null"',
+        "logprobs = self._render_logprobs(state.scored)",
+        "pass",
         (CHAT,),
     ),
     Mutant(
@@ -1108,10 +1108,8 @@ MUTANTS = (
     Mutant(
         'finish_reason stays "stop" after a tool call in the stream',
         "packages/dragoman/src/dragoman/dialects/chat/writer.py",
-        "reason = self._render_reason(\n"
-        "            event.reason, self._get_state(event.choice).calls > 0\n"
-        "        )",
-        "reason = self._render_reason(\n            event.reason, False)",
+        "reason = self._render_reason(event.reason, has_calls)",
+        "reason = self._render_reason(event.reason, False)",
         (CHAT,),
     ),
     Mutant(

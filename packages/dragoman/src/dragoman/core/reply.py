@@ -115,6 +115,8 @@ class Reply(Struct, frozen=True):
 class _OpenPart:
     """The part being built, with its pieces not yet joined."""
 
+    __slots__ = ("custom", "id", "kind", "name", "outcome", "pieces", "seal", "tokens")
+
     def __init__(
         self, kind: type[ReplyPart], id: str = "", name: str = "", custom: bool = False
     ) -> None:
@@ -130,15 +132,27 @@ class _OpenPart:
     def build(self) -> ReplyPart:
         text = "".join(self.pieces)
         tokens = tuple(self.tokens)
+        if self.kind is Text:
+            return Text(text, tokens)
         if self.kind is ToolCall:
             return ToolCall(self.id, self.name, text, tokens, self.custom, self.outcome)
         if self.kind is Reasoning:
             return Reasoning(text, tokens, self.seal)
-        return Refusal(text, tokens) if self.kind is Refusal else Text(text, tokens)
+        return Refusal(text, tokens)
 
 
 class ReplyBuilder:
     """Folds events into a Reply. Streaming and non-streaming responses share it."""
+
+    __slots__ = (
+        "_applied_edits",
+        "_finishes",
+        "_parts",
+        "_prompts",
+        "_timings",
+        "_tool_lists",
+        "_usage",
+    )
 
     def __init__(self) -> None:
         self._parts: list[list[_OpenPart]] = []
@@ -185,8 +199,11 @@ class ReplyBuilder:
     def feed_all(self, batch: list[Event]) -> None:
         """Add a batch of events."""
         for event in batch:
-            if type(event) is TextDelta:  # The common case.
+            # The events of nearly all answers.
+            if type(event) is TextDelta:
                 self._append(event.choice, Text, event.text, event.tokens)
+            elif type(event) is ChoiceFinished:
+                self._finishes[event.choice] = event
             else:
                 self.feed(event)
 
@@ -194,17 +211,19 @@ class ReplyBuilder:
         self, choice: int, kind: type[ReplyPart], text: str, tokens: tuple[Token, ...]
     ) -> None:
         parts = self._parts[choice]
+        part = parts[-1] if parts else None
         # A seal covers only the text before it, so it ends its part.
-        if not parts or parts[-1].kind is not kind or parts[-1].seal:
-            parts.append(_OpenPart(kind))
-        parts[-1].pieces.append(text)
-        parts[-1].tokens.extend(tokens)
+        if part is None or part.kind is not kind or part.seal:
+            part = _OpenPart(kind)
+            parts.append(part)
+        part.pieces.append(text)
+        part.tokens += tokens
 
     def build(self) -> Reply:
         """Build the answer so far. An unfinished choice has the reason ABORT."""
         choices: list[Choice] = []
         for open_parts, end in zip(self._parts, self._finishes, strict=True):
-            parts = tuple(map(_OpenPart.build, open_parts))
+            parts = tuple([part.build() for part in open_parts])
             choices.append(
                 Choice(parts, FinishReason.ABORT)
                 if end is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from http import HTTPStatus
 
 from msgspec import Struct
@@ -13,7 +14,7 @@ _HEADER_BLOCK = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\
 
 # Fields of the connection and the framing. Transfer-Encoding is dropped: the server
 # chooses the framing.
-_FRAMING_FIELDS = frozenset({b"connection", b"content-length", b"transfer-encoding"})
+_FRAMING_FIELDS = frozenset({b"connection: ", b"content-length: ", b"transfer-encoding: "})
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 # Final statuses only: an application may not send an interim response (1xx).
 _STATUS_LINES: Mapping[int, bytes] = {
@@ -114,6 +115,12 @@ class ResponseHead(Struct, frozen=True):
     keeps_alive: bool
 
 
+@lru_cache(maxsize=256)
+def _render_name(name: bytes) -> bytes:
+    """Render the start of a header's line. Nearly all responses have the same names."""
+    return name.lower() + b": "
+
+
 def build_response_head(
     status: int,
     fields: Iterable[tuple[bytes, bytes]],
@@ -135,21 +142,21 @@ def build_response_head(
         raise RuntimeError(f"{status} is not a valid response status")
     lines: list[bytes] = []
     length: int | None = None
-    for raw_name, value in fields:
-        name = raw_name.lower()
-        if name not in _FRAMING_FIELDS:
-            lines.append(b"%b: %b\r\n" % (name, value))
-        elif name == b"connection":
+    for name, value in fields:
+        start = _render_name(name)
+        if start not in _FRAMING_FIELDS:
+            lines.append(b"%b%b\r\n" % (start, value))
+        elif start == b"connection: ":
             keeps_alive = keeps_alive and b"close" not in value.lower().replace(b" ", b"").split(
                 b","
             )
-        elif name == b"content-length":
+        elif start == b"content-length: ":
             if length is not None or not value.isdigit():
                 raise RuntimeError(
                     "A response's Content-Length is not a number, or occurs more than once"
                 )
             length = int(value)
-            lines.append(b"%b: %b\r\n" % (name, value))
+            lines.append(b"%b%b\r\n" % (start, value))
     block = b"".join(lines)
     # The lines are counted too: a value with a line break could form two valid lines
     # (response splitting).

@@ -161,6 +161,12 @@ def _render_chunk_starts(choices: int) -> tuple[bytes, ...]:
     return tuple([b'{"index":%d,"delta":{' % i for i in range(choices)])
 
 
+@lru_cache(maxsize=16)
+def _render_chunk_end(token_ids: bytes, suffix: bytes) -> bytes:
+    """The end of a chunk with a delta, which streams share too."""
+    return b'},"logprobs":null,"finish_reason":null%s}%s' % (token_ids, suffix)
+
+
 class _ChoiceState:
     """The state of one streamed choice.
 
@@ -230,10 +236,11 @@ class ChatWriter(ChunkWriter):
         self._last_delta = (
             bytearray()
         )  # per choice: 0 before the first delta, then _REASONING or _NOT_REASONING
-        self._choices: dict[int, _ChoiceState] = {}
+        # Both are created on first use: most streams wait without them.
+        self._choices: dict[int, _ChoiceState] | None = None
         # Per choice: the text of the part of reasoning that has not ended, and the
         # number of sealed parts before it.
-        self._reasoning: dict[int, tuple[list[str], int]] = {}
+        self._reasoning: dict[int, tuple[list[str], int]] | None = None
         self._chunk_starts: tuple[bytes, ...] = ()
         self._chunk_end = b""
         self._counter = UsageCounter() if options.continuous_usage else None
@@ -355,6 +362,8 @@ class ChatWriter(ChunkWriter):
         if not names:
             return b""
         fields = [render_reasoning(names, encode_string(text))] if text else []
+        if self._reasoning is None:
+            self._reasoning = {}
         open_texts, count = self._reasoning.setdefault(event.choice, ([], 0))
         if self._last_delta[event.choice] == _NOT_REASONING:
             # A seal covers its own part of reasoning alone, and what was sent since has
@@ -373,10 +382,7 @@ class ChatWriter(ChunkWriter):
         self._choice_count = event.choices
         self._last_delta = bytearray(event.choices)
         self._chunk_starts = _render_chunk_starts(event.choices)
-        self._chunk_end = b'},"logprobs":null,"finish_reason":null%s}%s' % (
-            self._render_token_ids(()),
-            self._envelope.chunk_suffix,
-        )
+        self._chunk_end = _render_chunk_end(self._render_token_ids(()), self._envelope.chunk_suffix)
         if self._counter is not None:
             self._counter = UsageCounter(event)
         # The first chunk carries the prompt's ids, which come with the event after this
@@ -410,15 +416,21 @@ class ChatWriter(ChunkWriter):
             logprobs,
             reason,
         )
-        choices = (b'{"index":%d,%s' % (i, fields) for i in range(self._choice_count))
         return b"".join(
-            self._envelope.render_chunk(choice, self._get_usage(), extra) for choice in choices
+            [
+                self._envelope.render_chunk(
+                    b'{"index":%d,%s' % (i, fields), self._get_usage(), extra
+                )
+                for i in range(self._choice_count)
+            ]
         )
 
     def _get_state(self, choice: int) -> _ChoiceState:
         """Return the state of a choice, created on first use: plain text deltas do not
         need it.
         """
+        if self._choices is None:
+            self._choices = {}
         state = self._choices.get(choice)
         if state is None:
             state = self._choices[choice] = _ChoiceState()
@@ -444,9 +456,8 @@ class ChatWriter(ChunkWriter):
         self._score(event.choice, None, event.tokens)
         self._buffer_tokens(event.choice, event.tokens, ended=True)
         # A stream keeps no list of its parts, so the calls were counted as they began.
-        reason = self._render_reason(
-            event.reason, self._get_state(event.choice).calls > 0
-        ) + self._render_weights(event)
+        has_calls = self._choices is not None and self._get_state(event.choice).calls > 0
+        reason = self._render_reason(event.reason, has_calls) + self._render_weights(event)
         transfer = encode_field("kv_transfer_params", event.kv_transfer_params)
         if self._ends_empty:
             return self._render_roles(None, reason + self._render_stop(event.stop), transfer)
@@ -479,14 +490,18 @@ class ChatWriter(ChunkWriter):
 
     def _render_chunk(self, choice: int, delta: bytes, reason: bytes, extra: bytes = b"") -> bytes:
         """extra: further fields of the chunk, each after a comma."""
-        state = self._get_state(choice)
-        tokens = state.pending_tokens
-        state.pending_tokens = []
-        scored = state.scored
-        state.scored = []
+        tokens: list[Token] = []
+        logprobs = b"null"
+        if self._wants_tokens:
+            state = self._get_state(choice)
+            tokens = state.pending_tokens
+            state.pending_tokens = []
+            if state.scored:
+                logprobs = self._render_logprobs(state.scored)
+                state.scored = []
         ids = self._render_token_ids(tokens)
         body = b'{"index":%d,"delta":%s,"logprobs":%s,"finish_reason":%s%s}' % (
-            choice, delta, self._render_logprobs(scored) if scored else b"null", reason, ids,
+            choice, delta, logprobs, reason, ids,
         )  # fmt: skip
         return self._envelope.render_chunk(body, self._get_usage(), extra)
 
