@@ -202,3 +202,61 @@ async def test_direct_respond_is_unavailable_once_headers_are_sent() -> None:
             await wire.ask(GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
         )
     assert answer.body == b"a"
+
+
+async def test_held_pieces_are_written_with_next_piece() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await body_of(receive)
+        direct = find_direct(scope, send)
+        direct.begin(200, [(b"x-test", b"1")])
+        direct.hold(b"a")
+        direct.hold(b"")
+        direct.write(b"b")
+        direct.hold(b"c")
+        await send(piece(b"d"))
+        direct.hold(b"too late")
+        direct.flush()
+
+    async with serving(app) as wire, asyncio.timeout(60):
+        reader, writer = await wire.connect(GET)
+        output = await reader.readuntil(b"0\r\n\r\n")
+        writer.close()
+    head, _, body = output.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\nx-test: 1\r\n" in head
+    assert body == b"1\r\na\r\n1\r\nb\r\n1\r\nc\r\n1\r\nd\r\n0\r\n\r\n"
+
+
+async def test_flush_writes_held_headers_and_pieces() -> None:
+    read = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await body_of(receive)
+        direct = find_direct(scope, send)
+        direct.begin(200, [])
+        assert direct.can_write
+        direct.hold(b"a")
+        direct.flush()
+        direct.flush()
+        await read.wait()
+        await send(piece())
+
+    async with serving(app) as wire, asyncio.timeout(60):
+        reader, writer = await wire.connect(GET)
+        assert (await reader.readuntil(b"1\r\na\r\n")).startswith(b"HTTP/1.1 200")
+        read.set()
+        assert await reader.readuntil(b"\r\n\r\n") == b"0\r\n\r\n"
+        writer.close()
+
+
+async def test_held_pieces_are_written_before_failure() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await body_of(receive)
+        direct = find_direct(scope, send)
+        direct.begin(200, [])
+        direct.hold(b"a")
+        raise ValueError
+
+    async with serving(app) as wire:
+        output = await wire.ask(GET)
+    assert output.endswith(b"\r\n\r\n1\r\na\r\n")

@@ -20,7 +20,7 @@ import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp, Message, Scope
 from tests.http.wire import Wire, answers, serving
 
 from dragoman.constraints.bounded_compiler import BoundedCompiler
@@ -52,6 +52,7 @@ from dragoman.serving.app import build_asgi_app
 from dragoman.serving.serving_options import ServingOptions
 from dragoman.serving.stream_keepalive import StreamTimeouts
 from dragoman.store import MemoryStore
+from tests.virtual_time import run_in_virtual_time
 
 from .harness import FixedClock, SequentialIds, load_tiny_tokenizer, scope
 
@@ -100,7 +101,9 @@ PATIENT = StreamTimeouts(headers=3600, admitted_headers=3600)
 """On a busy machine a keepalive would come before the first token of either delivery."""
 
 
-def build_app(engine: SteppedEngine, *, with_metrics: bool = False) -> ASGIApp:
+def build_app(
+    engine: SteppedEngine, *, with_metrics: bool = False, timeouts: StreamTimeouts = PATIENT
+) -> ASGIApp:
     backend = TokenBackend(
         engine, TOKENIZER, VOCABULARY, BoundedCompiler(TOKENIZER, [0]), frozenset({0}), RENDERER
     )
@@ -109,7 +112,7 @@ def build_app(engine: SteppedEngine, *, with_metrics: bool = False) -> ASGIApp:
     tools = registry.find_tool_format("hermes", added)
     model = ServedModel("m", backend, 4096, 1_700_000_000, formats=OutputFormats(reasoning, tools))
     options = ServingOptions(
-        profile=Profile.VLLM, enable_per_request_metrics=with_metrics, timeouts=PATIENT
+        profile=Profile.VLLM, enable_per_request_metrics=with_metrics, timeouts=timeouts
     )
     return build_asgi_app(
         Models([model]),
@@ -126,6 +129,7 @@ class Client:
 
     direct: whether its server has the extension.
     can_write: whether the client keeps up, in turn.
+    calls: the names of the methods that its server has called.
     """
 
     body: bytes
@@ -134,9 +138,13 @@ class Client:
     sent: list[bytes] = field(default_factory=list[bytes])
     statuses: list[int] = field(default_factory=list[int])
     n_direct: int = 0
+    calls: list[str] = field(default_factory=list[str])
     started: bool = False
-    can_respond: bool = False
     _write_checks: int = 0
+
+    @property
+    def can_respond(self) -> bool:
+        return not self.started and (not self.turns or self.turns[0])
 
     @property
     def can_write(self) -> bool:
@@ -144,8 +152,27 @@ class Client:
         return self.started and (not self.turns or self.turns[self._write_checks % len(self.turns)])
 
     def write(self, body: bytes) -> None:
+        self.calls.append("write")
         self.n_direct += 1
         self.sent.append(body)
+
+    def begin(self, status: int, _: object) -> None:
+        self.calls.append("begin")
+        self.started = True
+        self.statuses.append(status)
+
+    def respond(self, status: int, _: object, body: bytes) -> None:
+        self.started = True
+        self.statuses.append(status)
+        self.sent.append(body)
+
+    def hold(self, body: bytes) -> None:
+        self.calls.append("hold")
+        self.n_direct += 1
+        self.sent.append(body)
+
+    def flush(self) -> None:
+        self.calls.append("flush")
 
     def watch(self, _: Callable[[], object] | None, /) -> None: ...
 
@@ -413,6 +440,61 @@ async def test_direct_delivery_pipeline_error_fails_only_its_response(
         assert b"internal_error" in client.sent[-1] or b"api_error" in client.sent[-1]
         assert engine.aborted == engine.names
     assert "answering failed" in caplog.text
+
+
+def connect(client: Client) -> Scope:
+    request_scope = scope("/v1/chat/completions")
+    request_scope["extensions"] = {
+        asgi_extensions.DISCONNECT_EXTENSION: client.watch,
+        asgi_extensions.DIRECT_WRITE_EXTENSION: client,
+    }
+    return request_scope
+
+
+CHAT_STREAM = json.dumps(
+    {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+).encode()
+
+
+@pytest.mark.parametrize("wait", [0.0, 1.0])
+def test_stream_start_waits_for_first_token(wait: float) -> None:
+    """With the token it is one write, unless the token is later than headers may be."""
+
+    async def run() -> Client:
+        engine = SteppedEngine()
+        app = cast(Any, build_app(engine, timeouts=StreamTimeouts(admitted_headers=0.5)))
+        client = Client(CHAT_STREAM, True, [])
+        task = asyncio.create_task(app(connect(client), client.receive, client.send))
+        while not engine.live:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        (name,) = engine.names
+        engine.deliver(Scheduled(name, 0))
+        for _ in range(6):
+            await asyncio.sleep(0)
+        await asyncio.sleep(wait)
+        for word in WORDS[:2]:
+            engine.deliver(Sampled(name, word))
+            for _ in range(6):
+                await asyncio.sleep(0)
+        engine.deliver(Ended(name, FinishReason.STOP, 0))
+        await task
+        return client
+
+    client = run_in_virtual_time(run())
+    start = ["begin", "hold", "flush"] if wait else ["begin", "hold"]
+    assert client.calls[: len(start) + 3] == [*start, "write", "write", "hold"]
+    assert client.statuses == [200]
+    assert client.sent[-1].endswith(b"data: [DONE]\n\n")
+    assert b'"role"' in client.sent[0]
+    assert b'"content":' in client.sent[1]
+
+
+async def test_stream_failure_before_first_token_sends_held_start() -> None:
+    steps: list[Step] = [SCHEDULED, ([(0, build_failure)], 12)]
+    client, _ = await respond("/v1/chat/completions", steps, stream=True, direct=True, turns=[])
+    assert client.calls == ["begin", "hold"]
+    assert client.statuses == [200]
+    assert b'"error"' in client.sent[-1]
 
 
 @dataclass

@@ -50,6 +50,13 @@ class Client:
         self.can_write = True
         self.write(b"")
 
+    can_respond = False
+
+    def hold(self, body: bytes) -> None:
+        self.write(body)
+
+    def flush(self) -> None: ...
+
     def write(self, _: bytes) -> None:
         self._left -= 1
         if not self._left:

@@ -56,10 +56,27 @@ class DirectResponse(Protocol):
         """
         ...
 
+    def hold(self, body: bytes) -> None:
+        """As `write`, but together with the next piece, or at the next `flush`."""
+        ...
+
+    def flush(self) -> None:
+        """Write what `begin` and `hold` have held back, if it is not yet written."""
+        ...
+
     @property
     def can_respond(self) -> bool:
         """Whether nothing of the response has been sent, and the client is connected
         and reads fast enough.
+        """
+        ...
+
+    def begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Write the headers together with the first piece of the body, or at the next
+        `flush`. May be called only while `can_respond` is true.
+
+        Raises:
+            RuntimeError: the headers are invalid.
         """
         ...
 

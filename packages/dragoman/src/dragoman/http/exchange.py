@@ -67,7 +67,7 @@ class HttpExchange:
         "_framing",
         "_is_complete",
         "_method",
-        "_pending_head",
+        "_pending",
         "_version",
         "_wakeup",
         "can_write",
@@ -89,7 +89,7 @@ class HttpExchange:
         self._body_complete = head.body is None
         self._body_delivered = self._is_complete = False
         self._framing: Framing | None = None
-        self._pending_head = b""
+        self._pending = b""
         self.can_write = False
         self._wakeup = Wakeup()
         self._disconnect_callback: Callable[[], object] | None = None
@@ -170,7 +170,7 @@ class HttpExchange:
         """Abort a started response, so that the client does not take it for complete."""
         # The head may still be held back: without it the client would not see that a
         # response had begun.
-        self._write_head()
+        self.flush()
         connection = self._connection
         self.disconnect()
         if connection is not None:
@@ -259,16 +259,34 @@ class HttpExchange:
         framing = self._framing
         if connection is None or framing is None:
             return
-        if self._pending_head:
+        if self._pending:
             self._write_piece(connection, framing, body, more_body=True)
         elif data := framing.frame(body, True):
             connection.transport.write(data)
+
+    def hold(self, body: bytes) -> None:
+        """Implements `asgi_extensions.DirectResponse.hold`."""
+        framing = self._framing
+        if self._connection is not None and framing is not None:
+            self._pending += framing.frame(body, True)
+
+    def flush(self) -> None:
+        """Implements `asgi_extensions.DirectResponse.flush`."""
+        pending = self._pending
+        self._pending = b""
+        if pending and self._connection is not None:
+            self._connection.transport.write(pending)
 
     @property
     def can_respond(self) -> bool:
         """Implements `asgi_extensions.DirectResponse.can_respond`."""
         connection = self._connection
         return connection is not None and self._framing is None and not connection.is_write_paused
+
+    def begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Implements `asgi_extensions.DirectResponse.begin`."""
+        if self._connection is not None:
+            self._build_head(status, headers)
 
     def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Implements `asgi_extensions.DirectResponse.respond`."""
@@ -286,20 +304,12 @@ class HttpExchange:
         except RuntimeError:
             self.fail()
             raise
-        if self._pending_head:
-            # The head waits for the first piece of the body: one packet and one system
-            # call instead of two.
-            data = self._pending_head + data
-            self._pending_head = b""
+        if self._pending:
+            # One packet and one system call instead of two.
+            data = self._pending + data
+            self._pending = b""
         if data:
             connection.transport.write(data)
-
-    def _write_head(self) -> None:
-        """Write the head without a piece of the body, if it is still held back."""
-        head = self._pending_head
-        self._pending_head = b""
-        if head and self._connection is not None:
-            self._connection.transport.write(head)
 
     def _start_response(self, message: Message) -> None:
         if message["type"] != "http.response.start":
@@ -309,7 +319,7 @@ class HttpExchange:
         self._build_head(message["status"], message.get("headers", ()))
         # Held back for one iteration of the event loop: the first piece of the body
         # nearly always follows at once, and one system call writes both.
-        self._context.loop.call_soon(self._write_head)
+        self._context.loop.call_soon(self.flush)
 
     def _build_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> Framing:
         """Build the head, which is written with the first piece of the body."""
@@ -326,7 +336,7 @@ class HttpExchange:
         self._framing = response_head.framing
         self.can_write = self._connection is not None and not self._connection.is_write_paused
         self.keeps_alive = response_head.keeps_alive
-        self._pending_head = response_head.head
+        self._pending = response_head.head
         return response_head.framing
 
     def _complete(self, connection: ExchangeConnection) -> None:

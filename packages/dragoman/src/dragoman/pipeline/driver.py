@@ -9,7 +9,7 @@ The driver calls them in one of two ways. While the response's task waits for th
 and the client keeps up, they are called in the engine's delivery, so that a token costs
 no future and no resumed coroutine. Otherwise the task is resumed, and waits for the
 client before it takes the next output: for slow readers, other ASGI servers and several
-prompts, and for the start and the end of every response.
+prompts, and for the end of every response.
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 from msgspec import Struct
+from starlette.datastructures import Headers
 
 from ..core.field_names import FieldNames
 from ..dialects.interfaces import GenerationCall, ReaderOptions, Writer
@@ -74,13 +76,28 @@ def build_responder(
     return GenerationResponder(
         admitted.run.batches,
         writer,
-        http.build_response_start(known.headers, find_header_timeout(http.service, admitted)),
+        _keep_for_errors(http).build_response_start(
+            known.headers, find_header_timeout(http.service, admitted)
+        ),
         http.service.stream_monitor,
         stream=stream,
         warnings=known.body,
         render_warnings=render,
         field_names=admitted.field_names,
     )
+
+
+_NO_HEADERS = Headers(raw=[])
+
+
+def _keep_for_errors(http: HttpRequest) -> HttpRequest:
+    """Return what an error needs of a request: its other parts take more memory than all
+    else that a response holds while it waits for its start.
+    """
+    # CORS alone looks at the headers of the request, which only browsers send.
+    if http.headers.get("origin") is not None:
+        return http
+    return msgspec.structs.replace(http, headers=_NO_HEADERS)
 
 
 class _WarningRenderer(Struct, frozen=True):

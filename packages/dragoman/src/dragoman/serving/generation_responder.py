@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
 from msgspec import Struct
 
 from ..core.errors import DragomanError
-from ..core.events import Event, Finished, Started
+from ..core.events import ChoiceFinished, Event, Finished, PromptTokens, Started
 from ..core.field_names import CORE_NAMES, FieldNames
 from ..core.reply import ReplyBuilder
 from ..dialects.interfaces import Writer
+from ..http.asgi_extensions import DirectResponse
 from ..pipeline.driver import BatchStream
 from .client_warnings import add_warnings
 from .responder import RawHeaders, Responder, ResponseStart
@@ -38,6 +40,9 @@ hold little.
 """
 
 
+_WITHOUT_OUTPUT = frozenset({Started, PromptTokens})
+
+
 class GenerationResponder(Responder):
     """The response to a generation, streamed or not.
 
@@ -51,10 +56,11 @@ class GenerationResponder(Responder):
     """
 
     __slots__ = (
-        "_awaits_start",
         "_batches",
+        "_builder",
         "_engine_warnings",
         "_field_names",
+        "_is_starting",
         "_render_warnings",
         "_warnings",
         "_writer",
@@ -74,10 +80,11 @@ class GenerationResponder(Responder):
     ) -> None:
         super().__init__(batches, writer, response_start, monitor, stream=stream)
         self._batches = batches
+        self._builder = None if stream else ReplyBuilder()
         self._writer = writer
         self._warnings = warnings
         self._render_warnings = render_warnings
-        self._awaits_start = render_warnings is not None
+        self._is_starting = True
         self._field_names = field_names
         self._engine_warnings: tuple[str, ...] = ()
 
@@ -86,33 +93,82 @@ class GenerationResponder(Responder):
         await super()._fail(error)
 
     def _produce(self) -> Awaitable[None]:
-        return self._stream() if self._is_stream else self._collect()
+        builder = self._builder
+        if builder is None:
+            return self._batches.deliver(self, can_write=self._direct is not None)
+        return self._batches.deliver(_ReplyCollector(self, builder), can_write=True, is_whole=True)
+
+    async def _complete(self) -> None:
+        if self._builder is None:
+            comment = b": dragoman_warnings %s\n\n" % self._warnings if self._warnings else b""
+            await self._write(comment + self._writer.end, more_body=False)
+            return
+        assert self._response_start is not None
+        body = add_warnings(self._writer.render_full(self._builder.build()), self._warnings)
+        await self._send_whole(200, self._response_start.headers, body)
 
     @property
     def is_ready(self) -> bool:
-        """Implements `ResponseSink`: whether the engine has started, and the client reads fast
-        enough.
-
-        Headers that were sent early, before a slow engine has started, do not count:
-        its warnings are still to come.
+        """Implements `ResponseSink`: whether the client reads fast enough, and the
+        server can write without a coroutine.
         """
-        return self._direct is not None and not self._awaits_start and self._direct.can_write
+        direct = self._direct
+        return direct is not None and (
+            direct.can_write or (self._response_start is not None and direct.can_respond)
+        )
 
     def render(self, batch: list[Event]) -> bytes:
-        if self._awaits_start or type(batch[-1]) is Finished:
+        if self._is_starting or type(batch[-1]) is Finished:
             self.read_warnings(batch)
         return b"".join([self._writer.feed(event) for event in batch])
 
     def write(self, batch: list[Event]) -> None:
-        # The engine's warnings come at the start and at the end, which the task sends.
+        direct = self._direct
+        assert direct is not None
+        if self._is_starting:
+            self.read_warnings(batch)
         feed = self._writer.feed
         # Nearly always a single event.
         chunk = feed(batch[0]) if len(batch) == 1 else b"".join([feed(event) for event in batch])
-        if chunk and self._direct is not None:
+        last = type(batch[-1])
+        if last is ChoiceFinished:
+            self._write_soon(direct, chunk)
+        elif self._is_starting:
+            self._write_start(direct, chunk, has_output=last not in _WITHOUT_OUTPUT)
+        elif chunk:
             self._ticks = 0
-            self._direct.write(chunk)
+            direct.write(chunk)
+
+    def _write_start(self, direct: DirectResponse, chunk: bytes, *, has_output: bool) -> None:
+        if self._response_start is not None:
+            direct.begin(200, self._begin_stream())
+        if not has_output and self._timer is not None:
+            # With the first output, or when the timer ends.
+            direct.hold(chunk)
+            return
+        self._is_starting = False
+        self._cancel_timer()
+        direct.write(chunk)
+
+    def _write_soon(self, direct: DirectResponse, chunk: bytes) -> None:
+        """Write a piece together with the end of the stream, if that follows at once."""
+        if self._is_starting:
+            if self._response_start is not None:
+                direct.begin(200, self._begin_stream())
+            self._is_starting = False
+            self._cancel_timer()
+        self._ticks = 0
+        direct.hold(chunk)
+        call_soon = asyncio.get_running_loop().call_soon
+        # In the second iteration: in the first, the task that ends the stream may come
+        # after the flush.
+        call_soon(call_soon, direct.flush)
 
     async def send(self, chunk: bytes) -> None:
+        if self._direct is not None and self.is_ready:
+            self._write_soon(self._direct, chunk)
+            return
+        self._is_starting = False
         if self._response_start is not None:
             await self._send_headers()
         if chunk:
@@ -122,20 +178,13 @@ class GenerationResponder(Responder):
             await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
             self._is_writing = False
 
-    async def _stream(self) -> None:
-        """Write each batch of events as one chunk."""
-        await self._batches.deliver(self, can_write=self._direct is not None)
-        comment = b": dragoman_warnings %s\n\n" % self._warnings if self._warnings else b""
-        await self._write(comment + self._writer.end, more_body=False)
-
     def read_warnings(self, batch: list[Event]) -> None:
         """Add the engine's warnings, which are in the `Started` event of the first
         batch and in `Finished`, to those of the call.
         """
-        self._awaits_start = False
         warnings = self._engine_warnings
         for event in batch:
-            if isinstance(event, Started | Finished):
+            if type(event) is Started or type(event) is Finished:
                 warnings += event.warnings
         if warnings == self._engine_warnings or self._render_warnings is None:
             return
@@ -146,28 +195,21 @@ class GenerationResponder(Responder):
         if start is not None:
             self._response_start = msgspec.structs.replace(start, headers=rendered.headers)
 
-    async def _collect(self) -> None:
-        collector = _ReplyCollector(self)
-        await self._batches.deliver(collector, can_write=True, is_whole=True)
-        assert self._response_start is not None
-        body = add_warnings(self._writer.render_full(collector.builder.build()), self._warnings)
-        await self._send_whole(200, self._response_start.headers, body)
-
 
 class _ReplyCollector:
     """A `ResponseSink` that collects the reply of a response that is not streamed."""
 
-    __slots__ = ("_responder", "builder")
+    __slots__ = ("_builder", "_responder")
 
     is_ready = True
 
-    def __init__(self, responder: GenerationResponder) -> None:
+    def __init__(self, responder: GenerationResponder, builder: ReplyBuilder) -> None:
         self._responder = responder
-        self.builder = ReplyBuilder()
+        self._builder = builder
 
     def render(self, batch: list[Event]) -> bytes:
         self._responder.read_warnings(batch)
-        self.builder.feed_all(batch)
+        self._builder.feed_all(batch)
         return b""
 
     def write(self, batch: list[Event]) -> None:

@@ -28,14 +28,13 @@ class ReplayResponder(Responder):
         self.has_body = True
 
     async def _produce(self) -> None:
-        if not self.has_body:
-            await self._send_headers()
-            await self._write(b"", more_body=False)
-            return
-        async for chunk in self._events:
-            if self._response_start is not None:
-                await self._send_headers()
-            await self._write(chunk)
+        if self.has_body:
+            async for chunk in self._events:
+                if self._response_start is not None:
+                    await self._send_headers()
+                await self._write(chunk)
         if self._response_start is not None:
             await self._send_headers()
-        await self._write(self._framing.end, more_body=False)
+
+    async def _complete(self) -> None:
+        await self._write(self._framing.end if self.has_body else b"", more_body=False)

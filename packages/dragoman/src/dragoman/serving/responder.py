@@ -1,6 +1,7 @@
 """The responder, which sends one response in the task of its request, streamed or not.
 
     admitted -> [wait] -> Started: headers -> events -> terminal event
+                  |           written with the first output, unless that is late;
                   |           not streamed: nothing is sent before Finished
                   +-> an error before the headers is an HTTP status,
                       after them the dialect's terminal event
@@ -174,7 +175,15 @@ class Responder(ABC):
 
     @abstractmethod
     def _produce(self) -> Awaitable[None]:
-        """Write the whole response. Raises the error that ends it prematurely."""
+        """Write the response up to its end. Raises the error that ends it prematurely.
+
+        No coroutine of its own waits around it: each takes a quarter of a kilobyte of a
+        stream that waits.
+        """
+
+    @abstractmethod
+    async def _complete(self) -> None:
+        """Write the end of the response."""
 
     async def __call__(
         self, on_disconnect: OnDisconnect, send: Send, direct: DirectResponse | None = None
@@ -192,14 +201,15 @@ class Responder(ABC):
         # watch for it.
         on_disconnect(self._abort)
         if self._is_stream and self._response_start is not None:
-            # Send headers and a keepalive if the first token is slow: proxies and
-            # clients would time out.
+            # Send headers if the first token is slow, and a keepalive if the engine has
+            # not started: proxies and clients would time out.
             self._timer = asyncio.get_running_loop().call_later(
-                self._response_start.max_wait, self._send_keepalive
+                self._response_start.max_wait, self._on_slow_start
             )
         try:
             try:
                 await self._produce()
+                await self._complete()
             except BaseException as error:
                 failure = translate_engine_exception(error, self._task)
                 if not isinstance(failure, Exception):
@@ -247,15 +257,33 @@ class Responder(ABC):
         else:
             await self._write(self._framing.render_error(error), more_body=False)
 
-    async def _send_headers(self) -> None:
+    def _begin_stream(self) -> RawHeaders:
+        """Begin a stream; return its headers, which the caller sends."""
         assert self._response_start is not None
         headers = self._response_start.headers
         self._response_start = None
         self._status = 200
+        self._monitor.add(self)
+        return headers
+
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._monitor.add(self)
+
+    def _on_slow_start(self) -> None:
+        """Send headers that are still to be sent, or those that wait for the first
+        output.
+        """
+        self._timer = None
+        if self._response_start is not None:
+            self._send_keepalive()
+        elif self._direct is not None:
+            self._direct.flush()
+
+    async def _send_headers(self) -> None:
+        self._cancel_timer()
+        headers = self._begin_stream()
         # A keepalive that is due during this send must not overtake the events that are
         # already rendered.
         self._is_writing = True

@@ -12,7 +12,8 @@ class StreamTimeouts(Struct, frozen=True):
     """Timeouts of a stream, in seconds.
 
     headers: how long response headers wait for the `Started` event, so that an error
-        can still set the status.
+        can still set the status, and where one write can send both for the first
+        output.
     admitted_headers: the same after admission, when only overload or a failure can
         still occur.
     keepalive: maximum silence before a keepalive is sent.

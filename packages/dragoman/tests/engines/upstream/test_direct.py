@@ -59,8 +59,11 @@ class Client:
     sent: list[bytes] = field(default_factory=list[bytes])
     n_direct: int = 0
     started: bool = False
-    can_respond: bool = False
     _write_checks: int = 0
+
+    @property
+    def can_respond(self) -> bool:
+        return not self.started and self.turns[0]
 
     @property
     def can_write(self) -> bool:
@@ -70,6 +73,18 @@ class Client:
     def write(self, body: bytes) -> None:
         self.n_direct += 1
         self.sent.append(body)
+
+    def begin(self, _: int, __: object) -> None:
+        self.started = True
+
+    def respond(self, _: int, __: object, body: bytes) -> None:
+        self.started = True
+        self.sent.append(body)
+
+    def hold(self, body: bytes) -> None:
+        self.write(body)
+
+    def flush(self) -> None: ...
 
     def watch(self, _: Callable[[], object] | None, /) -> None: ...
 
