@@ -9,7 +9,7 @@ import pytest
 from dragoman.core.errors import Unsupported
 from dragoman.core.request import SamplingOptions
 from dragoman.dialects.chat.wire import CHAT, CHAT_PROMPT, ChatBody
-from dragoman.dialects.completions.wire import COMPLETIONS, CompletionsBody
+from dragoman.dialects.completions.wire import COMPLETIONS, CompletionsBody, CompletionsPromptFields
 from dragoman.dialects.generation_fields import DecodingFields
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.dialects.registry import list_parameters
@@ -28,7 +28,8 @@ def test_honoured_parameters_match_struct_fields():
         name for struct in (*CHAT_PROMPT, ChatBody) for name in struct.__struct_fields__
     }
     honoured = {row.name for row in COMPLETIONS.rows if row.status is SupportStatus.HONOURED}
-    assert honoured == set(CompletionsBody.__struct_fields__)
+    structs = (CompletionsPromptFields, CompletionsBody)
+    assert honoured == {name for struct in structs for name in struct.__struct_fields__}
 
 
 def test_sampling_options_are_all_decoding_fields():

@@ -9,7 +9,7 @@ from openai.types.responses.response_create_params import ResponseCreateParamsBa
 
 from dragoman.core.errors import Unsupported
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
-from dragoman.dialects.responses.wire import RESPONSES, ResponsesBody
+from dragoman.dialects.responses.wire import RESPONSES, ResponsesBody, ResponsesInputFields
 
 from .bodies import JsonObject, call, read_error
 
@@ -25,7 +25,8 @@ ec_transfer_params chat_template_kwargs"""  # noqa: E501
 
 def test_honoured_parameters_match_struct_fields():
     honoured = {row.name for row in RESPONSES.rows if row.status is SupportStatus.HONOURED}
-    assert honoured == set(ResponsesBody.__struct_fields__)
+    structs = (ResponsesInputFields, ResponsesBody)
+    assert honoured == {name for struct in structs for name in struct.__struct_fields__}
 
 
 def test_parameter_table_has_unique_names():

@@ -5,10 +5,13 @@ A body with several prompts becomes one request for each.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ...core.request import GenerateRequest
-from ..chunk_envelope import (
-    ResponseId,
-)
+from ..chunk_envelope import ResponseId
 from ..constraint_fields import read_constraint_fields
 from ..field_errors import invalid_value, missing_parameter
 from ..generation_fields import (
@@ -23,7 +26,7 @@ from ..generation_fields import (
 from ..interfaces import GenerationCall, Header, ReaderOptions
 from ..request_body import BodySchema, ParsedBody
 from ..unknown_fields import NestedRules
-from .wire import COMPLETIONS, CompletionsBody
+from .wire import COMPLETIONS, CompletionsBody, CompletionsPromptFields
 from .writer import CompletionsRenderOptions, CompletionsWriter
 
 ID_PREFIX = "cmpl-"
@@ -31,7 +34,21 @@ MAX_PROMPTS = 2_048
 # The default of OpenAI's API and of vLLM.
 DEFAULT_MAX_TOKENS = 16
 
-_SCHEMA = BodySchema(CompletionsBody, NestedRules(tagged={ResponseFormat: FORMAT_FIELDS}))
+_PROMPT_FIELDS = BodySchema(CompletionsPromptFields)
+_BODY = BodySchema(CompletionsBody, NestedRules(tagged={ResponseFormat: FORMAT_FIELDS}))
+
+
+class _CompletionsPlan(Struct, frozen=True):
+    """What the fields of a body besides `CompletionsPromptFields` say.
+
+    request: without its prompt.
+    """
+
+    body: CompletionsBody
+    request: GenerateRequest
+    writer: Callable[[Header], CompletionsWriter]
+    warnings: tuple[str, ...]
+    unknown: tuple[str, ...]
 
 
 def read_completions(data: bytes, options: ReaderOptions) -> GenerationCall:
@@ -52,23 +69,63 @@ def read_completions(data: bytes, options: ReaderOptions) -> GenerationCall:
         # of a missing prompt.
         if "prompt_embeds" not in parsed.fields:
             raise missing_parameter("prompt")
-    body = parsed.decode(_SCHEMA)
-    warnings, unknown = COMPLETIONS.classify_body(parsed, _SCHEMA)
+    plan = options.plans.find_or_build(
+        _CompletionsPlan,
+        parsed.fields,
+        CompletionsPromptFields.__struct_fields__,
+        (
+            options.sealing_key,
+            options.profile,
+            options.default_model,
+            options.max_stop,
+            options.max_n,
+            options.tokens_as_ids,
+        ),
+        lambda fields: _build_plan(fields, options),
+    )
+    body = plan.body
+    fields = parsed.decode(_PROMPT_FIELDS)
+    prompts = read_prompts(fields.prompt)
+    body.read_choice_count(options, len(prompts))
+    request = plan.request
+    if suffix := fields.suffix:
+        if body.echo:
+            # The model sees the suffix before the answer, so that no echo could show the
+            # prompt where it belongs.
+            raise invalid_value("suffix", "it cannot be combined with 'echo'")
+        if not all([isinstance(prompt, str) for prompt in prompts]):
+            raise invalid_value("suffix", "it needs prompts that are texts")
+        request = replace(request, suffix=suffix)
+    return GenerationCall(
+        tuple([replace(request, prompt=prompt) for prompt in prompts]),
+        bool(body.stream),
+        ID_PREFIX,
+        plan.writer,
+        plan.warnings,
+        plan.unknown,
+    )
+
+
+def _build_plan(data: bytes, options: ReaderOptions) -> _CompletionsPlan:
+    """data: the body without `CompletionsPromptFields`."""
+    parsed = ParsedBody(data)
+    body = parsed.decode(_BODY)
+    warnings, unknown = COMPLETIONS.classify_body(parsed, _BODY)
     check_metadata(body.metadata)
     check_service_tier(body.service_tier, warnings)
-    requests = _build_requests(body, options)
+    request = _build_request(body, options)
     render_options = _build_render_options(body, options)
     id = ResponseId(ID_PREFIX, body.request_id)
 
     def writer(header: Header) -> CompletionsWriter:
         return CompletionsWriter(id.apply_to(header), render_options)
 
-    return GenerationCall(requests, bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown)
+    return _CompletionsPlan(body, request, writer, tuple(warnings), unknown)
 
 
-def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[GenerateRequest, ...]:
-    prompts = read_prompts(body.prompt)
-    choices = body.read_choice_count(options, len(prompts))
+def _build_request(body: CompletionsBody, options: ReaderOptions) -> GenerateRequest:
+    """Build the request without its prompt."""
+    choices = body.read_choice_count(options)
     logprobs = _read_logprobs(body, options)
     # An echoed prompt gets as many alternatives as the answer.
     counts = [
@@ -81,13 +138,6 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
     if logprob_ids and body.echo:
         # As in vLLM: the logprobs of an echoed prompt have no such alternatives.
         raise invalid_value("logprob_token_ids", "it cannot be combined with 'echo'")
-    suffix = body.suffix or None
-    if suffix is not None and body.echo:
-        # The model sees the suffix before the answer, so that no echo could show the
-        # prompt where it belongs.
-        raise invalid_value("suffix", "it cannot be combined with 'echo'")
-    if suffix is not None and not all(isinstance(prompt, str) for prompt in prompts):
-        raise invalid_value("suffix", "it needs prompts that are texts")
     best_of = body.best_of or None
     if best_of is not None and best_of < choices:
         raise invalid_value("best_of", f"it must not be less than n={choices}")
@@ -101,33 +151,25 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
             "0 needs 'echo' or 'prompt_logprobs'; otherwise expected -1 or an integer >= 1",
         )
     limits = body.read_limits(options, None if max_tokens == -1 else max_tokens)
-    model = resolve_model(body.model, options)
-    sampling = body.build_sampling()
-    extras = body.build_extras()
     constraint, constraint_param = read_constraint_fields(body)
-    return_prompt = bool(body.echo or body.return_token_ids) or prompt_logprobs is not None
-    return tuple(
-        GenerateRequest(
-            model=model,
-            prompt=prompt,
-            suffix=suffix,
-            choices=choices,
-            best_of=best_of,
-            sampling=sampling,
-            limits=limits,
-            constraint=constraint,
-            constraint_param=constraint_param,
-            logprobs=logprobs,
-            logprob_ids=logprob_ids,
-            prompt_logprobs=prompt_logprobs,
-            return_prompt=return_prompt,
-            special_tokens_in_text=body.skip_special_tokens is False,
-            add_special_tokens=body.add_special_tokens is not False,
-            priority=body.priority or 0,
-            cache_salt=body.cache_salt or "",
-            extras=extras,
-        )
-        for prompt in prompts
+    return GenerateRequest(
+        model=resolve_model(body.model, options),
+        prompt="",
+        choices=choices,
+        best_of=best_of,
+        sampling=body.build_sampling(),
+        limits=limits,
+        constraint=constraint,
+        constraint_param=constraint_param,
+        logprobs=logprobs,
+        logprob_ids=logprob_ids,
+        prompt_logprobs=prompt_logprobs,
+        return_prompt=bool(body.echo or body.return_token_ids) or prompt_logprobs is not None,
+        special_tokens_in_text=body.skip_special_tokens is False,
+        add_special_tokens=body.add_special_tokens is not False,
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt or "",
+        extras=body.build_extras(),
     )
 
 

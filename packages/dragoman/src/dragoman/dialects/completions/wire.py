@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from ..bounds import Logprobs, TokenId
 from ..generation_fields import (
@@ -14,8 +14,8 @@ from ..json_body import JsonBody
 from ..parameter_table import SHARED_ROWS, Note, ParameterTable, reject
 
 
-class CompletionsBody(GenerationFields, frozen=True, kw_only=True):
-    """A Completions body.
+class CompletionsPromptFields(Struct, frozen=True, kw_only=True):
+    """The fields whose values differ from one request to the next.
 
     prompt: a text, texts, one prompt's token ids, or several prompts' token ids.
     """
@@ -28,6 +28,11 @@ class CompletionsBody(GenerationFields, frozen=True, kw_only=True):
         str | None,
         Note("rejected where the model has no tokens for fill-in-the-middle, and with echo"),
     ] = None
+
+
+class CompletionsBody(GenerationFields, frozen=True, kw_only=True):
+    """The other fields of a Completions body."""
+
     best_of: Annotated[
         Annotated[int, Meta(ge=0, le=20)] | None, Note("at least n; no streaming if greater than n")
     ] = None
@@ -45,7 +50,7 @@ _UNSUPPORTED = (
 
 COMPLETIONS = ParameterTable(
     "completions",
-    (CompletionsBody,),
+    (CompletionsPromptFields, CompletionsBody),
     (
         *SHARED_ROWS,
         *_UNSUPPORTED,
@@ -55,7 +60,7 @@ COMPLETIONS = ParameterTable(
 
 COMPLETION_REQUEST = JsonBody(
     "CompletionRequest",
-    (CompletionsBody,),
+    (CompletionsPromptFields, CompletionsBody),
     COMPLETIONS,
     example={"prompt": "Once upon a time", "max_tokens": 8},
 )

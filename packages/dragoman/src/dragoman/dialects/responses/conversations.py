@@ -120,7 +120,7 @@ def _read_items(
     # Only for its errors: items are stored as they were sent, and each response that
     # uses them parses them again.
     reader = ItemReader(options.sealing_key, [], keeps_seal=options.keeps_seal)
-    turns = TurnBuilder(ResponsesToolRegistry((), []))
+    turns = TurnBuilder(ResponsesToolRegistry((), []), [])
     for i, item in enumerate(items):
         turns.add(reader.read(item, f"items[{i}]"), f"items[{i}]")
     for i, item in enumerate(items):

@@ -389,7 +389,7 @@ def read_raw_items(
     """
     # The input is decoded a second time only for the items whose structs do not cover
     # all of their fields.
-    if not any(item.type in RAW_TYPES for item in items):
+    if not any([item.type in RAW_TYPES for item in items]):
         return [{}] * len(items)
     raw = msgspec.json.decode(fields[name], type=list[dict[str, Raw]])
     return [each if item.type in RAW_TYPES else {} for item, each in zip(items, raw, strict=True)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
 
-from ...core.errors import Unsupported
+from ...core.errors import RequestError, Unsupported
 from ...core.message import Message, Role, Text
 from ...core.request import (
     AnyJsonObject,
@@ -31,8 +33,10 @@ from ..generation_fields import (
 )
 from ..interfaces import GenerationCall, ReaderOptions
 from ..json_encoding import encode_int, encode_string, encode_string_or_null, escape_line_breaks
+from ..plan_cache import PlanCache
 from ..request_body import BodySchema, ParsedBody, read_json_object
 from ..sealing import Purpose, SealingKey, pack_reasoning
+from ..unknown_fields import MAX_UNKNOWN
 from .errors import RESPONSES_NAMES
 from .input_items import build_input_item
 from .item_reader import (
@@ -57,6 +61,7 @@ from .wire import (
     ConversationId,
     ReasoningConfig,
     ResponsesBody,
+    ResponsesInputFields,
     TextOptions,
     WireItem,
     minify,
@@ -78,7 +83,41 @@ INCLUDABLE = (
 ID_PREFIX = "resp_"
 
 
+_INPUT_FIELDS = BodySchema(ResponsesInputFields, RESPONSES_NESTED)
 _BODY = BodySchema(ResponsesBody, RESPONSES_NESTED)
+
+
+class _Settings(Struct, frozen=True):
+    """What the fields of a body say with a set of tools.
+
+    conversation: without messages.
+    request: without its prompt.
+    render_options: without the clock.
+    echo: JSON of the fields in `Echo.rest`, without the instructions.
+    """
+
+    conversation: Conversation
+    request: GenerateRequest
+    render_options: ResponsesRenderOptions
+    echo: bytes
+    warnings: tuple[str, ...]
+
+
+class _ResponsesPlan(Struct, frozen=True):
+    """What the fields of a body besides `ResponsesInputFields` say.
+
+    declared_tools: items of the input may load others, into a copy.
+    settings: those of the body with the declared tools; None if only tools or updates of
+        the input can make them valid.
+    warnings: without those of the settings.
+    """
+
+    body: ResponsesBody
+    declared_tools: ResponsesToolRegistry
+    settings: _Settings | None
+    id: ResponseId
+    warnings: tuple[str, ...]
+    unknown: tuple[str, ...]
 
 
 def read_responses(
@@ -96,20 +135,38 @@ def read_responses(
     Raises RequestError, and nothing else.
     """
     parsed = ParsedBody(data)
-    body = parsed.decode(_BODY)
-    # Rejected fields are checked first: a request with a stored prompt has no `input`
-    # and needs the specific error.
-    warnings, unknown = RESPONSES.classify_body(parsed, _BODY)
-    items = _list_items(body, parsed)
-    _check_fields(body, warnings)
+    input_fields = parsed.decode(_INPUT_FIELDS)
+    unknown = _INPUT_FIELDS.nested.find_unknown(parsed.fields)
+    plan = _find_plan(parsed.fields, options)
+    body = plan.body
+    items = _list_items(input_fields, parsed)
+    warnings = [*plan.warnings]
+    _check_stored_input(input_fields, body, warnings)
     # OpenAI's /v1/responses/compact requires a model, so the server's default does not
     # apply.
     if compact and body.model is None:
         raise missing_parameter("model")
     compact = compact or (bool(items) and items[-1].type == COMPACTION_TRIGGER)
-    updated_body = _apply_updates(body, items)
-    declared_tools = ResponsesToolRegistry(body.tools or (), warnings, options.hosted_tools)
-    build = partial(_build, options=options, now=now, compact=compact)
+    declared_tools = plan.declared_tools.begin_request()
+
+    def build(
+        items: Sequence[ParsedItem | WireItem],
+        warnings: list[str],
+        sampled_turns: tuple[tuple[int, ...], ...] = (),
+        lists: tuple[ToolList, ...] = (),
+    ) -> BuiltRequest:
+        return _build(
+            plan,
+            declared_tools,
+            input_fields.instructions,
+            items,
+            warnings,
+            options=options,
+            now=now,
+            compact=compact,
+            sampled_turns=sampled_turns,
+            lists=lists,
+        )
 
     def rebuild(
         items: Sequence[ParsedItem | WireItem],
@@ -118,48 +175,41 @@ def read_responses(
     ) -> BuiltRequest:
         # Warnings of the first build are already in the response; those of stored items
         # were given when they were sent.
-        tools = declared_tools.copy([])
-        return build(
-            _apply_updates(body, items),
-            items,
-            tools,
-            [],
-            sampled_turns=sampled_turns,
-            lists=lists,
-        )
+        return build(items, [], sampled_turns, lists)
 
-    built = build(updated_body, items, declared_tools.copy(warnings), warnings)
-    conversation = (
-        body.conversation.id if isinstance(body.conversation, ConversationId) else body.conversation
-    )
+    built = build(items, warnings)
+    conversation = input_fields.conversation
+    if isinstance(conversation, ConversationId):
+        conversation = conversation.id
     echo = Echo(
         rest=built.echo,
         store=body.store is not False,
         background=bool(body.background),
-        previous_response_id=body.previous_response_id or None,
+        previous_response_id=input_fields.previous_response_id or None,
         conversation=conversation or None,
     )
-    id = ResponseId(ID_PREFIX, body.request_id)
     raw_items = read_raw_items(items, parsed.fields, "input")
     return ResponsesCall(
         call=GenerationCall(
             (built.request,),
             bool(body.stream),
             ID_PREFIX,
-            build_writer_factory(id, built.render_options, echo),
+            build_writer_factory(plan.id, built.render_options, echo),
             tuple(warnings),
-            unknown,
+            (*plan.unknown, *unknown)[:MAX_UNKNOWN] if unknown else plan.unknown,
             field_names=RESPONSES_NAMES,
         ),
         input=tuple(
-            build_input_item(item, fields, parsed_item, f"input[{i}]")
-            for i, (item, fields, parsed_item) in enumerate(
-                zip(items, raw_items, built.items, strict=True)
-            )
+            [
+                build_input_item(item, fields, parsed_item, f"input[{i}]")
+                for i, (item, fields, parsed_item) in enumerate(
+                    zip(items, raw_items, built.items, strict=True)
+                )
+            ]
         ),
         echo=echo,
         render_options=built.render_options,
-        id=id,
+        id=plan.id,
         rebuild=rebuild,
         items=built.items,
         tools=built.tools,
@@ -167,7 +217,47 @@ def read_responses(
         conversation=echo.conversation,
         store=body.store,
         background=echo.background,
-        durable_body=_render_durable_body(body, parsed),
+        durable_body=_render_durable_body(body, parsed) if body.background else None,
+    )
+
+
+def _find_plan(fields: Mapping[str, Raw], options: ReaderOptions) -> _ResponsesPlan:
+    """Return the plan of a body's fields. Raises RequestError."""
+    tools = fields.get("tools")
+    # Not kept with the credentials of an MCP server.
+    plans = PlanCache() if tools and b'"mcp"' in bytes(tools) else options.plans
+    return plans.find_or_build(
+        _ResponsesPlan,
+        fields,
+        ResponsesInputFields.__struct_fields__,
+        (
+            options.sealing_key,
+            options.default_model,
+            options.max_stop,
+            *options.hosted_tools.items(),
+        ),
+        lambda data: _build_plan(data, options),
+    )
+
+
+def _build_plan(data: bytes, options: ReaderOptions) -> _ResponsesPlan:
+    """data: the body without `ResponsesInputFields`."""
+    parsed = ParsedBody(data)
+    body = parsed.decode(_BODY)
+    warnings, unknown = RESPONSES.classify_body(parsed, _BODY)
+    _check_fields(body, warnings)
+    declared_tools = ResponsesToolRegistry(body.tools or (), warnings, options.hosted_tools)
+    try:
+        settings = _build_settings(body, declared_tools, options)
+    except RequestError:
+        settings = None
+    return _ResponsesPlan(
+        body,
+        declared_tools,
+        settings,
+        ResponseId(ID_PREFIX, body.request_id),
+        tuple(warnings),
+        unknown,
     )
 
 
@@ -176,12 +266,12 @@ def _render_durable_body(body: ResponsesBody, parsed: ParsedBody) -> bytes | Non
     `ResponsesCall.durable_body`.
     """
     servers = [tool for tool in body.tools or () if tool.type == MCP]
-    if not body.background or any(tool.authorization or tool.headers for tool in servers):
+    if any(tool.authorization or tool.headers for tool in servers):
         return None
     return msgspec.json.encode({k: raw for k, raw in parsed.fields.items() if k != "input"})
 
 
-def _list_items(body: ResponsesBody, parsed: ParsedBody) -> list[WireItem]:
+def _list_items(body: ResponsesInputFields, parsed: ParsedBody) -> list[WireItem]:
     """List the items of the input. A trigger of a compaction may only be the last one."""
     if isinstance(body.input, str):
         return [WireItem(type="message", role="user", content=body.input)]
@@ -196,10 +286,20 @@ def _list_items(body: ResponsesBody, parsed: ParsedBody) -> list[WireItem]:
     return items
 
 
+def _check_stored_input(
+    fields: ResponsesInputFields, body: ResponsesBody, warnings: list[str]
+) -> None:
+    """Check the fields that name what is stored."""
+    if not fields.conversation:
+        return
+    if fields.previous_response_id:
+        raise invalid_value("previous_response_id", "it cannot be combined with 'conversation'")
+    if body.store is False:
+        warnings.append("conversation: nothing is added to it, because store is false")
+
+
 def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
     """Check combinations of fields, and warn about those with no or limited effect."""
-    if body.previous_response_id and body.conversation:
-        raise invalid_value("previous_response_id", "it cannot be combined with 'conversation'")
     # A background response is read from the store; without it nothing could ever be
     # returned.
     if body.background and body.store is False:
@@ -207,8 +307,6 @@ def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
     _check_background_options(body)
     _check_cache_options(body, warnings)
     check_metadata(body.metadata)
-    if body.conversation and body.store is False:
-        warnings.append("conversation: nothing is added to it, because store is false")
     check_service_tier(body.service_tier, warnings)
     if body.stream_options is not None and body.stream_options.include_obfuscation:
         raise Unsupported(
@@ -281,76 +379,95 @@ def _apply_updates(body: ResponsesBody, items: Sequence[ParsedItem | WireItem]) 
         else:
             continue
         if update.reasoning is not None:
-            reasoning = msgspec.structs.replace(
-                body.reasoning or ReasoningConfig(), effort=update.reasoning.effort
-            )
-            body = msgspec.structs.replace(body, reasoning=reasoning)
+            reasoning = replace(body.reasoning or ReasoningConfig(), effort=update.reasoning.effort)
+            body = replace(body, reasoning=reasoning)
         if update.text is not None:
-            text = msgspec.structs.replace(body.text or TextOptions(), format=update.text.format)
-            body = msgspec.structs.replace(body, text=text)
+            text = replace(body.text or TextOptions(), format=update.text.format)
+            body = replace(body, text=text)
     return body
 
 
 def _build(
-    body: ResponsesBody,
+    plan: _ResponsesPlan,
+    declared_tools: ResponsesToolRegistry,
+    instructions: str | None,
     items: Sequence[ParsedItem | WireItem],
-    tool_registry: ResponsesToolRegistry,
     warnings: list[str],
     *,
     options: ReaderOptions,
     now: Callable[[], int] | None,
     compact: bool,
-    sampled_turns: tuple[tuple[int, ...], ...] = (),
-    lists: tuple[ToolList, ...] = (),
+    sampled_turns: tuple[tuple[int, ...], ...],
+    lists: tuple[ToolList, ...],
 ) -> BuiltRequest:
     """Build the request and the render options for a body and its items, which may load
     tools.
 
+    declared_tools: those of the plan, for this request.
     items: the input items; WireItems among them are parsed here.
-    tool_registry: the declared tools.
     lists: lists of MCP servers that are not among the items.
     """
-    for tool_list in lists:
-        tool_registry.load_list(tool_list.server, tool_list.tools)
+    tools = declared_tools
+    if lists:
+        tools = tools.copy(warnings)
+        for tool_list in lists:
+            tools.load_list(tool_list.server, tool_list.tools)
     item_reader = ItemReader(options.sealing_key, warnings, keeps_seal=options.keeps_seal)
-    turns = TurnBuilder(tool_registry)
+    turns = TurnBuilder(tools, warnings)
     parsed_items = list[ParsedItem]()
+    body = _apply_updates(plan.body, items)
     for i, item in enumerate(items):
         path = f"input[{i}]"
         parsed = item_reader.read(item, path) if isinstance(item, WireItem) else item
         parsed_items.append(parsed)
         turns.add(parsed, path)
     messages = turns.finish()
-    if body.instructions:
-        messages = (Message(Role.SYSTEM, (Text(body.instructions),)), *messages)
+    if instructions:
+        messages = (Message(Role.SYSTEM, (Text(instructions),)), *messages)
+    tools = turns.tools
+    settings = plan.settings
+    if settings is None or body is not plan.body or tools is not declared_tools:
+        settings = _build_settings(body, tools, options)
+    warnings += settings.warnings
     if compact:
         messages = (*messages, SUMMARY_REQUEST)
-    tool_choice, echoed_choice = tool_registry.read_choice(body.tool_choice)
-    kwargs = read_json_object(body.chat_template_kwargs, "chat_template_kwargs")
-    conversation = Conversation(
-        messages,
-        tool_registry.tools,
-        tool_choice,
-        parallel_tool_calls=body.parallel_tool_calls is not False,
-        reasoning=_read_reasoning(body, warnings),
-        template=TemplateOptions(kwargs=kwargs, template=body.chat_template),
-        drop_oldest=body.truncation == "auto",
-        sampled_turns=sampled_turns,
-    )
-    render_options = _build_render_options(body, tool_registry, options.sealing_key, now, warnings)
-    request = _build_request(body, options, conversation, render_options.logprobs)
+    conversation = replace(settings.conversation, messages=messages, sampled_turns=sampled_turns)
+    request = replace(settings.request, prompt=conversation)
+    render_options = replace(settings.render_options, now=now)
     if compact:
         if options.sealing_key is None:
             raise Unsupported(
                 "Compaction is not supported here: this server has no key to encrypt summaries."
             )
         seal_compaction = partial(options.sealing_key.seal, Purpose.COMPACTION)
-        render_options = msgspec.structs.replace(render_options, seal_compaction=seal_compaction)
+        render_options = replace(render_options, seal_compaction=seal_compaction)
         request = build_summary_request(request)
-    echo = _render_echo(body, tool_registry.echo, echoed_choice)
-    wants_tools = tool_registry.has_mcp_servers or turns.has_approvals
-    tools = _build_tools(body, tool_registry, turns, lists) if wants_tools else None
-    return BuiltRequest(request, render_options, echo, parsed_items, tools)
+    echo = b'"instructions":%s,%s' % (encode_string_or_null(instructions), settings.echo)
+    wants_tools = tools.has_mcp_servers or turns.has_approvals
+    requested = _build_tools(body, tools, turns, lists) if wants_tools else None
+    return BuiltRequest(request, render_options, echo, parsed_items, requested)
+
+
+def _build_settings(
+    body: ResponsesBody, tools: ResponsesToolRegistry, options: ReaderOptions
+) -> _Settings:
+    warnings: list[str] = []
+    tools = tools.copy(warnings)
+    tool_choice, echoed_choice = tools.read_choice(body.tool_choice)
+    kwargs = read_json_object(body.chat_template_kwargs, "chat_template_kwargs")
+    conversation = Conversation(
+        (),
+        tools.tools,
+        tool_choice,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        reasoning=_read_reasoning(body, warnings),
+        template=TemplateOptions(kwargs=kwargs, template=body.chat_template),
+        drop_oldest=body.truncation == "auto",
+    )
+    render_options = _build_render_options(body, tools, options.sealing_key, warnings)
+    request = _build_request(body, options, conversation, render_options.logprobs)
+    echo = _render_echo(body, tools.echo, echoed_choice)
+    return _Settings(conversation, request, render_options, echo, tuple(warnings))
 
 
 def _build_tools(
@@ -417,7 +534,6 @@ def _build_render_options(
     body: ResponsesBody,
     tool_registry: ResponsesToolRegistry,
     sealing_key: SealingKey | None,
-    now: Callable[[], int] | None,
     warnings: list[str],
 ) -> ResponsesRenderOptions:
     include = body.include or ()
@@ -436,7 +552,6 @@ def _build_render_options(
         if sealing_key is not None and ENCRYPTED_REASONING in include
         else None,
         wrap_seal=None if sealing_key is None else partial(_wrap_seal, sealing_key),
-        now=now,
         include_sources="web_search_call.action.sources" in include,
         include_file_results="file_search_call.results" in include,
         include_code_outputs="code_interpreter_call.outputs" in include,
@@ -496,8 +611,8 @@ def _build_request(
 
 
 def _render_echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> bytes:
-    """Render the request fields that the response object repeats, as JSON without
-    braces.
+    """Render the request fields that the response object repeats, without the
+    instructions, as JSON without braces.
     """
     text = body.text or TextOptions()
     format = text.format
@@ -510,7 +625,6 @@ def _render_echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> bytes
             minify(format.schema), encode_bool(bool(format.strict)),
         )  # fmt: skip
     fields = {
-        "instructions": encode_string_or_null(body.instructions),
         "max_output_tokens": encode_int(
             None if body.max_output_tokens == -1 else body.max_output_tokens
         ),

@@ -108,9 +108,19 @@ class ResponsesToolRegistry:
         echoed = self._add_all(tools, "tools")
         self.echo = b"[%s]" % b",".join(echoed[i] for i in sorted(echoed) if echoed[i])
 
+    def begin_request(self) -> ResponsesToolRegistry:
+        """Return a registry of the same tools for one request, whose copies share the MCP
+        servers that its items declare.
+        """
+        copied = copy(self)
+        copied._mcp_servers = self._mcp_servers.copy()
+        return copied
+
     def copy(self, warnings: list[str]) -> ResponsesToolRegistry:
-        """Return a registry of the same tools, to which others can be added. warnings:
-        receives its warnings.
+        """Return a registry of the same tools, to which others can be added. MCP servers
+        are shared: the list of one may be loaded before the item that declares it.
+
+        warnings: receives its warnings.
         """
         copied = copy(self)
         copied._tools = self._tools.copy()

@@ -43,13 +43,16 @@ def _build_result(id: str, text: str) -> ToolResult:
 class TurnBuilder:
     """Groups parsed items into messages.
 
-    tools: the declared tools; those that items load are added.
+    tools: the declared tools, and those that items load, which are added to a copy.
+    warnings: receives those about loaded tools.
 
     Consecutive text messages of the assistant are separate turns.
     """
 
-    def __init__(self, tools: ResponsesToolRegistry) -> None:
-        self._tools = tools
+    def __init__(self, tools: ResponsesToolRegistry, warnings: list[str]) -> None:
+        self.tools = tools
+        self._declared_tools = tools
+        self._warnings = warnings
         self._messages: list[Message] = []
         self._open_parts: list[Part] = []
         self._names: dict[str, str] = {}
@@ -120,7 +123,7 @@ class TurnBuilder:
                 if item.text or item.seal:
                     self._open_parts.append(item)
             case ItemCall():
-                tools = self._tools
+                tools = self.tools
                 name = (
                     tools.qualify_client_tool(item.kind)
                     if item.kind
@@ -129,8 +132,14 @@ class TurnBuilder:
                 self._names[item.id] = name
                 self._open_parts.append(ToolCall(item.id, name, item.arguments, custom=item.custom))
 
+    def _copy_tools(self) -> ResponsesToolRegistry:
+        """Return the tools, to which others can be added."""
+        if self.tools is self._declared_tools:
+            self.tools = self.tools.copy(self._warnings)
+        return self.tools
+
     def _load_tools(self, loaded: LoadedTools, path: str) -> None:
-        names = self._tools.load(loaded.tools, f"{path}.tools")
+        names = self._copy_tools().load(loaded.tools, f"{path}.tools")
         if loaded.call_id:
             content = (Text("Loaded tools: " + (", ".join(names) or "none")),)
             self._add_result(ToolResult(loaded.call_id, content, is_error=loaded.is_error))
@@ -140,7 +149,7 @@ class TurnBuilder:
         # optional with a `name`). Chat templates have no such turn, so it
         # becomes a user message.
         self._close_turn()
-        text = Text(f"Output of {self._tools.qualify(output.name, output.namespace)}:\n")
+        text = Text(f"Output of {self.tools.qualify(output.name, output.namespace)}:\n")
         self._messages.append(Message(Role.USER, (text, *output.content)))
 
     def _add_mcp_item(
@@ -148,10 +157,10 @@ class TurnBuilder:
     ) -> None:
         match item:
             case ListedTools(server, tools):
-                self._tools.load_list(server, tools)
+                self._copy_tools().load_list(server, tools)
             case ApprovalRequest():
                 self._requests[item.id] = item
-                name = self._tools.qualify_mcp_tool(item.server, item.name)
+                name = self.tools.qualify_mcp_tool(item.server, item.name)
                 self._names[item.id] = name
                 self._open_parts.append(ToolCall(item.id, name, item.arguments))
             case ApprovalResponse():
@@ -174,7 +183,7 @@ class TurnBuilder:
             id = call.approval or ""
             self._results[id] = msgspec.structs.replace(call.result, call_id=id)
             return
-        name = self._tools.qualify_mcp_tool(call.server, call.name) if call.server else call.name
+        name = self.tools.qualify_mcp_tool(call.server, call.name) if call.server else call.name
         self._names[call.id] = name
         self._open_parts.append(ToolCall(call.id, name, call.arguments))
         if call.result is not None:

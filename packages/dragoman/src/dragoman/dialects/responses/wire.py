@@ -407,10 +407,11 @@ RESPONSES_NESTED = NestedRules(
 )
 
 
-class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
-    """A whole body. None: the client sent null or nothing."""
+class ResponsesInputFields(Struct, frozen=True, kw_only=True):
+    """The fields whose values differ from one request to the next. None: the client sent
+    null or nothing.
+    """
 
-    model: Annotated[str | None, Note("optional if the server has a default model")] = None
     input: Annotated[
         str | Annotated[list[WireItem], Meta(max_length=MAX_INPUT_ITEMS)] | None,
         Note(
@@ -438,6 +439,12 @@ class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
         str | ConversationId | None,
         Note("an id, or an object with an id; receives the input and output of a stored response"),
     ] = None
+
+
+class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
+    """All other fields of a body. None: the client sent null or nothing."""
+
+    model: Annotated[str | None, Note("optional if the server has a default model")] = None
     store: Annotated[
         bool | None,
         Note(
@@ -605,7 +612,7 @@ _UNSUPPORTED = (
 
 RESPONSES = ParameterTable(
     "responses",
-    (ResponsesBody,),
+    (ResponsesInputFields, ResponsesBody),
     (
         # Responses echoes some of the fields that the other dialects only accept.
         *(row for row in SHARED_ROWS if row.name not in ResponsesBody.__struct_fields__),
@@ -617,5 +624,8 @@ RESPONSES = ParameterTable(
 
 
 RESPONSE_REQUEST = JsonBody(
-    "ResponseRequest", (ResponsesBody,), RESPONSES, example={"input": "Hello"}
+    "ResponseRequest",
+    (ResponsesInputFields, ResponsesBody),
+    RESPONSES,
+    example={"input": "Hello"},
 )
