@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec import Raw
@@ -299,15 +299,14 @@ def _read_message(item: WireItem, path: str) -> Message | AssistantParts:
     if item.role is None:
         raise missing_parameter(f"{path}.role")
     role = check_one_of(item.role, ROLES, f"{path}.role")
-    parts = tuple(_read_content(item.content, f"{path}.content"))
+    parts = _read_content(item.content, f"{path}.content")
     if role == "assistant":
         return AssistantParts(parts)
     if item.content is None:
         raise missing_parameter(f"{path}.content")
     # A refusal in another role than the assistant's is plain text.
-    return Message(
-        Role(role), tuple(Text(part.text) if isinstance(part, Refusal) else part for part in parts)
-    )
+    texts = [Text(part.text) if isinstance(part, Refusal) else part for part in parts]
+    return Message(Role(role), tuple(texts))
 
 
 def _read_call(item: WireItem, path: str) -> ItemCall:
@@ -412,15 +411,17 @@ def _read_output(output: WireContent, path: str) -> tuple[ResultPart, ...]:
     )
 
 
-def _read_content(content: WireContent | None, path: str) -> Iterator[Part]:
+def _read_content(content: WireContent | None, path: str) -> tuple[Part, ...]:
     if isinstance(content, dict):
         raise invalid_value(path, "expected a string or an array of parts")
     if isinstance(content, str):
-        if content:
-            yield Text(content)
-        return
-    for i, part in enumerate(content or ()):
-        yield Text(part) if isinstance(part, str) else _read_part(part, f"{path}[{i}]")
+        return (Text(content),) if content else ()
+    return tuple(
+        [
+            Text(part) if isinstance(part, str) else _read_part(part, f"{path}[{i}]")
+            for i, part in enumerate(content or ())
+        ]
+    )
 
 
 def _read_part(part: ResponsesContentPart, path: str) -> Part:

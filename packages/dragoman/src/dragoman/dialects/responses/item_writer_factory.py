@@ -153,7 +153,10 @@ class ItemWriterFactory:
                 call.resolve()
             return call
         writer = self.create(index, type(part))
-        writer.add(part.text, part.tokens if isinstance(part, Text) else ())
+        if isinstance(writer, MessageItemWriter):
+            writer.restore(part.text, (), part.tokens if isinstance(part, Text) else ())
+            return writer
+        writer.add(part.text, ())
         if isinstance(writer, ReasoningItemWriter) and isinstance(part, Reasoning):
             writer.seal = part.seal
         return writer

@@ -164,7 +164,7 @@ class MessageItemWriter(BaseItemWriter):
         self._tokens: list[Token] = []
         self._pending_tokens: list[Token] = []
         self._restored: Sequence[Raw] = ()
-        self._content = ContentTokens()
+        self._content = None if self._top is None else ContentTokens()
         self.part_location = self.location + b',"content_index":0'
         self.delta_prefix = self.part_location + b',"delta":'
 
@@ -177,7 +177,7 @@ class MessageItemWriter(BaseItemWriter):
         ]
 
     def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
-        if self._top is not None:
+        if self._content is not None:
             self._score(self._content.feed(text, tokens))
         self.texts.append(text)
         return self._build_delta(text) if text else None
@@ -211,7 +211,8 @@ class MessageItemWriter(BaseItemWriter):
         self._pending_tokens.extend(tokens)
 
     def end(self) -> list[EventFields]:
-        self._score(self._content.close())
+        if self._content is not None:
+            self._score(self._content.close())
         # Tokens without text have logprobs too: an empty delta carries them, so that
         # the deltas add up to the list in `done`.
         pending = [self._build_delta("")] if self._pending_tokens else []
@@ -237,7 +238,8 @@ class MessageItemWriter(BaseItemWriter):
     def render(self, status: bytes) -> bytes:
         # A full response renders the item without `end`, so the tokens that are still
         # open are listed here.
-        self._score(self._content.close() if status != IN_PROGRESS else [])
+        if self._content is not None and status != IN_PROGRESS:
+            self._score(self._content.close())
         logprobs = self._render_logprobs()
         text = self.join_text()
         content = render_text_part(text, logprobs, self._sources.render_citations(text))
