@@ -1,4 +1,4 @@
-"""A cache of parsed fields, for bodies that differ only in their messages."""
+"""A cache of parsed fields, for bodies that differ only in their prompts."""
 
 from __future__ import annotations
 
