@@ -148,15 +148,18 @@ class Keyring:
         if tenant is None:
             is_revoked = not self.is_open and owner not in self._unnamed_owners
         else:
-            now = self._now()
-            has_secret = any(
-                key.expires is None or key.expires.timestamp() > now for key in tenant.secrets
-            )
-            is_revoked = tenant.disabled or not has_secret
+            is_revoked = tenant.disabled or not self._has_valid_secret(tenant)
         # A WebSocket or a batch can outlive its key.
         if is_revoked:
             raise AuthenticationError(REVOKED)
         return tenant
+
+    def _has_valid_secret(self, tenant: Tenant) -> bool:
+        # A loop, which nearly always ends at the first key.
+        for key in tenant.secrets:
+            if key.expires is None or key.expires.timestamp() > self._now():
+                return True
+        return False
 
     def peek_tenant(self, owner: str) -> Tenant | None:
         """Return the owner's tenant, even if its key was revoked."""
@@ -216,15 +219,16 @@ class Keyring:
 
     def _find_caller(self, key: str) -> Caller | None:
         digest = hash_key(key)
-        # All comparisons are made, so that timing does not reveal which key matched.
-        user_matches = [
-            hmac.compare_digest(digest, known_digest) for known_digest in self._user_digests
-        ]
-        admin_matches = [
-            hmac.compare_digest(digest, known_digest) for known_digest in self._admin_digests
-        ]
-        if any(user_matches) or any(admin_matches):
-            return Caller(_build_owner(digest), any(admin_matches))
+        if self._unnamed_owners:
+            # All comparisons are made, so that timing does not reveal which key matched.
+            user_matches = [
+                hmac.compare_digest(digest, known_digest) for known_digest in self._user_digests
+            ]
+            admin_matches = [
+                hmac.compare_digest(digest, known_digest) for known_digest in self._admin_digests
+            ]
+            if any(user_matches) or any(admin_matches):
+                return Caller(_build_owner(digest), any(admin_matches))
         # Named keys can be thousands, so they are looked up. Its timing reveals
         # nothing: clients cannot choose digests.
         named = self._named.get(digest)

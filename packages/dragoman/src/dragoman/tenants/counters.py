@@ -156,7 +156,8 @@ class Counter:
             self.updated = now
 
     def add(self, demand: Demand) -> None:
-        self.used = max(0, self.used + demand.amount * demand.scale)
+        used = self.used + demand.amount * (demand.period or 1)
+        self.used = used if used > 0 else 0
 
 
 class LocalCounters:
@@ -179,19 +180,18 @@ class LocalCounters:
         return
 
     async def take(self, key: str, demands: Sequence[Demand]) -> UnmetDemand | None:
-        unmet = self.check(key, demands)
+        now = self._now()
+        counters = [self._find(key, demand, now) for demand in demands]
+        unmet = find_unmet(demands, [counter.used for counter in counters])
         if unmet is None:
-            for demand in demands:
-                self._counters[key, demand.counter].add(demand)
+            for demand, counter in zip(demands, counters, strict=True):
+                if demand.amount:
+                    counter.add(demand)
         return unmet
 
     def check(self, key: str, demands: Sequence[Demand]) -> UnmetDemand | None:
         now = self._now()
-        used = [self._find(key, demand, now).used for demand in demands]
-        for demand, used_units in zip(demands, used, strict=True):
-            if not is_met(demand, used_units):
-                return find_unmet(demands, used)
-        return None
+        return find_unmet(demands, [self._find(key, demand, now).used for demand in demands])
 
     def add(self, key: str, demand: Demand) -> None:
         self._find(key, demand, self._now()).add(demand)
@@ -225,7 +225,7 @@ def is_met(demand: Demand, used: int) -> bool:
     needed = demand.needed
     if demand.period:
         needed = min(needed, demand.limit)
-    return (demand.limit - needed) * demand.scale >= used
+    return (demand.limit - needed) * (demand.period or 1) >= used
 
 
 def find_unmet(demands: Sequence[Demand], used: Sequence[int]) -> UnmetDemand | None:
@@ -243,10 +243,10 @@ def find_unmet(demands: Sequence[Demand], used: Sequence[int]) -> UnmetDemand | 
             missing = used_units - (demand.limit - min(demand.needed, demand.limit)) * demand.period
             retry_after = -(-missing // demand.limit)
         unmet.append(UnmetDemand(demand, build_state(demand, used_units), retry_after))
+    if not unmet:
+        return None
     # A client that retries after a shorter wait would only be rejected again.
-    return max(
-        unmet, key=lambda candidate: (candidate.demand.until, candidate.retry_after), default=None
-    )
+    return max(unmet, key=lambda candidate: (candidate.demand.until, candidate.retry_after))
 
 
 def build_state(demand: Demand, used: int) -> CounterState:
