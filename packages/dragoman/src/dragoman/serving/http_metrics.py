@@ -96,10 +96,8 @@ class HttpMetrics:
             if path in EXCLUDED_PATHS:
                 return
             # Clients choose the method, and every new label value costs memory for ever.
-            labels = (
-                method if method in _METHODS else "other",
-                "none" if path == "*" else path,
-            )
+            method = method if method in _METHODS else "other"
+            labels = method, "none" if path == "*" else path
             route = self.routes.setdefault(labels, RouteMetrics())
         route.statuses[status // 100] += 1
         route.request_bytes += request_bytes
