@@ -66,11 +66,14 @@ class Endpoint:
         """Call the handler and build the response. Raises ClientGone: the client has
         disconnected.
         """
+        with_body = method != "HEAD"
         try:
             result = await self._handle(http, method)
         except BaseException as error:
-            result = translate_failure(error)
-        return build_response(http, result, with_body=method != "HEAD")
+            # Not kept in a variable: with its traceback, which contains this frame, it
+            # would be a reference cycle.
+            return build_response(http, translate_failure(error), with_body=with_body)
+        return build_response(http, result, with_body=with_body)
 
     async def _handle(self, http: HttpRequest, method: str) -> HandlerResult:
         """Check and authenticate the request, and call its handler.
