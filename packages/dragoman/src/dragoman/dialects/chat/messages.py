@@ -77,9 +77,7 @@ class _MessageReader:
             check_one_of(message.role, ROLES, f"{path}.role")
         match message.role:
             case "assistant":
-                return Message(
-                    Role.ASSISTANT, tuple(self._read_assistant(message, path)), message.name
-                )
+                return Message(Role.ASSISTANT, self._read_assistant(message, path), message.name)
             case "tool":
                 return self._read_result(message, message.tool_call_id, path)
             case "function":
@@ -95,37 +93,41 @@ class _MessageReader:
             case role:
                 return Message(_ROLE_OF[role], _read_required_content(message, path), message.name)
 
-    def _read_assistant(self, message: ChatWireMessage, path: str) -> Iterator[Part]:
+    def _read_assistant(self, message: ChatWireMessage, path: str) -> tuple[Part, ...]:
+        parts: list[Part] = []
         # Answers have their reasoning in two fields, and clients send both back. Only
         # one is used, or it would double.
         if self._keeps_seal and any(
             detail.signature or detail.data for detail in message.reasoning_details or ()
         ):
-            yield from map(_read_sealed_detail, message.reasoning_details or ())
+            parts += map(_read_sealed_detail, message.reasoning_details or ())
         elif reasoning := (
             message.reasoning
             or message.reasoning_content
             or self._read_reasoning_details(message, path)
         ):
-            yield Reasoning(reasoning)
-        yield from _read_content(message.content, f"{path}.content")
+            parts.append(Reasoning(reasoning))
+        content = message.content
+        if isinstance(content, str):
+            if content:
+                parts.append(Text(content))
+        elif content is not None:
+            parts += _read_content(content, f"{path}.content")
         if message.refusal:
-            yield Refusal(message.refusal)
+            parts.append(Refusal(message.refusal))
         if (legacy := message.function_call) is not None:
             # A legacy call has no id; a generated one links it to the next result of
             # that function.
             id = f"call_legacy_{len(self._names)}"
             self._names[id] = legacy.name
             self._open_legacy.setdefault(legacy.name, deque()).append(id)
-            yield ToolCall(
-                id,
-                legacy.name,
-                _read_arguments(legacy.arguments, f"{path}.function_call.arguments"),
-            )
+            arguments = _read_arguments(legacy.arguments, f"{path}.function_call.arguments")
+            parts.append(ToolCall(id, legacy.name, arguments))
         for i, call in enumerate(message.tool_calls or ()):
             part = _read_tool_call(call, f"{path}.tool_calls[{i}]")
             self._names[part.id] = part.name
-            yield part
+            parts.append(part)
+        return tuple(parts)
 
     def _read_reasoning_details(self, message: ChatWireMessage, path: str) -> str:
         """Return the text of `reasoning_details`, for messages without reasoning in
@@ -175,12 +177,8 @@ def _read_required_content(message: ChatWireMessage, path: str) -> tuple[Part, .
     return tuple(_read_content(message.content, f"{path}.content"))
 
 
-def _read_content(content: str | list[ChatContentPart | str] | None, path: str) -> Iterator[Part]:
-    if isinstance(content, str):
-        if content:
-            yield Text(content)
-        return
-    for i, part in enumerate(content or ()):
+def _read_content(content: list[ChatContentPart | str], path: str) -> Iterator[Part]:
+    for i, part in enumerate(content):
         if isinstance(part, str):
             yield Text(part)
         elif part.type in TEXT_PARTS:
