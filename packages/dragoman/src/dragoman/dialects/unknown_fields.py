@@ -6,7 +6,7 @@ type: one struct holds the messages of all roles, or the parts of all types.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
 import msgspec
@@ -195,37 +195,45 @@ class NestedFields:
         return node
 
 
-def _is_known(value: DecodedJson, node: _Node) -> bool:  # noqa: PLR0911 - a table
+def _is_known(value: DecodedJson, node: _Node) -> bool:
     """Whether a value has only known fields. This is the usual case, checked at a
     fraction of the cost of `_walk`.
     """
+    if node.fields is not None and isinstance(value, dict):
+        return _are_known((cast("DecodedJson", value),), node)
+    if node.items is None:
+        return True
+    children = (
+        cast("list[DecodedJson]", value)
+        if isinstance(value, list)
+        else cast("dict[str, DecodedJson]", value).values()
+    )
+    return _are_known(children, node.items)
+
+
+def _are_known(values: Iterable[DecodedJson], node: _Node) -> bool:
+    """Whether the items of an array have only known fields: nearly always the messages,
+    so that one call checks all of them.
+    """
     fields = node.fields
-    if isinstance(value, list) or fields is None:
-        items = node.items
-        if items is None:
-            return True
-        values = (
-            cast("list[DecodedJson]", value)
-            if isinstance(value, list)
-            else cast("dict[str, DecodedJson]", value).values()
-        )
-        # A loop, since a list of containers is nearly always that of the messages.
-        for item in values:
-            if isinstance(item, _CONTAINERS) and not _is_known(cast("DecodedJson", item), items):
+    for value in values:
+        if fields is None or not isinstance(value, dict):
+            if isinstance(value, _CONTAINERS) and not _is_known(cast("DecodedJson", value), node):
                 return False
-        return True
-    members = cast("dict[str, DecodedJson]", value)
-    # Objects of types that this server does not interpret are not checked.
-    if node.checked_types is not None and members.get("type") not in node.checked_types:
-        return True
-    known = (node.select_fields(members) or fields) if node.tag else fields
-    if not members.keys() <= known or (node.values and not node.has_known_values(members)):
-        return False
-    for name, member in members.items():
-        if isinstance(member, _CONTAINERS):
-            inner = node.inner.get(name)
-            if inner is not None and not _is_known(cast("DecodedJson", member), inner):
-                return False
+            continue
+        members = cast("dict[str, DecodedJson]", value)
+        # Objects of types that this server does not interpret are not checked.
+        if node.checked_types is not None and members.get("type") not in node.checked_types:
+            continue
+        known = node.select_fields(members) or fields
+        if not members.keys() <= known or (node.values and not node.has_known_values(members)):
+            return False
+        for name, member in members.items():
+            # Most values are texts.
+            if type(member) is not str and isinstance(member, _CONTAINERS):
+                inner = node.inner.get(name)
+                if inner is not None and not _is_known(cast("DecodedJson", member), inner):
+                    return False
     return True
 
 
