@@ -46,7 +46,7 @@ class StepOutcome(Struct, frozen=True):
     below_threshold: Sequence[SimulatedSequence] = ()
 
 
-class LaunchedSteps(Struct):
+class LaunchedSteps(Struct, frozen=True):
     """The scheduling part of a `StepOutcome`."""
 
     admitted: Sequence[SimulatedSequence] = ()
@@ -54,11 +54,13 @@ class LaunchedSteps(Struct):
     fetching: Sequence[RemoteFetch] = ()
     below_threshold: Sequence[SimulatedSequence] = ()
 
-    def add(self, step: SchedulerOutput) -> None:
-        self.admitted = (*self.admitted, *step.admitted)
-        self.preempted = (*self.preempted, *step.preempted)
-        self.fetching = (*self.fetching, *step.fetching)
-        self.below_threshold = (*self.below_threshold, *step.below_threshold)
+    def add(self, step: SchedulerOutput) -> LaunchedSteps:
+        return LaunchedSteps(
+            [*self.admitted, *step.admitted],
+            [*self.preempted, *step.preempted],
+            [*self.fetching, *step.fetching],
+            [*self.below_threshold, *step.below_threshold],
+        )
 
 
 def build_outcome(ended: StepOutcome, launched: LaunchedSteps) -> StepOutcome:
@@ -201,11 +203,11 @@ class EngineCore:
             step = scheduler.schedule()
             # Most steps only continue what runs.
             if step.admitted or step.preempted or step.fetching or step.below_threshold:
-                launched.add(step)
+                launched = launched.add(step)
             begins = now if link is None else self._begin_transfers(step, link, now)
             if step.decodes or step.chunks:
                 load = step.load
-                self.begin(step, begins, self._step_time(load), load)
+                self.begin(step, load, begins, self._step_time(load))
                 if link is not None:
                     # Stores that no step waits for begin when the step has computed the
                     # blocks that they read.
@@ -220,18 +222,14 @@ class EngineCore:
                 break
         return launched
 
-    def begin(
-        self, step: SchedulerOutput, now: float, seconds: float, load: StepLoad | None = None
-    ) -> None:
-        """Launch a scheduled step, now or after the running one. load: its load; None
-        computes it.
-        """
+    def begin(self, step: SchedulerOutput, load: StepLoad, now: float, seconds: float) -> None:
+        """Launch a scheduled step, now or after the running one."""
         in_flight = self._in_flight
         begins = max(now, in_flight[-1].ends) if in_flight else now
         ends = begins + seconds
         if not in_flight:
             self.next_step_end = ends
-        in_flight.append(_InFlightStep(step, step.load if load is None else load, begins, ends))
+        in_flight.append(_InFlightStep(step, load, begins, ends))
         self.num_steps += 1
 
     def _begin_transfers(self, step: SchedulerOutput, link: HostLink, now: float) -> float:

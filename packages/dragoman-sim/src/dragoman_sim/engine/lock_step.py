@@ -60,22 +60,22 @@ class LockStepRanks:
         launched = [LaunchedSteps() for _ in self.cores]
         while self.cores[0].can_launch:
             steps = [core.scheduler.schedule() for core in self.cores]
-            for launch, step in zip(launched, steps, strict=True):
-                launch.add(step)
+            launched = [launch.add(step) for launch, step in zip(launched, steps, strict=True)]
             if any(step.num_tokens for step in steps):
                 # The experts serve all ranks together; the others wait for the slowest
                 # rank's attention.
                 expert_tokens = sum(step.num_tokens for step in steps) / len(steps)
                 seconds = 0.0
-                slowest = steps[0].load
-                for core, step in zip(self.cores, steps, strict=True):
-                    load = msgspec.structs.replace(step.load, expert_tokens=expert_tokens)
+                loads = [step.load for step in steps]
+                slowest = loads[0]
+                for core, own in zip(self.cores, loads, strict=True):
+                    load = msgspec.structs.replace(own, expert_tokens=expert_tokens)
                     if (rank_seconds := core.compute_seconds(load)) > seconds:
                         seconds = rank_seconds
                         slowest = load
                 self._slowest_loads.append(slowest)
-                for core, step in zip(self.cores, steps, strict=True):
-                    core.begin(step, at, seconds)
+                for core, step, own in zip(self.cores, steps, loads, strict=True):
+                    core.begin(step, own, at, seconds)
             # As in `EngineCore.launch`: another attempt helps only if a preemption has
             # freed blocks.
             elif self.next_step_end is not None or not any(step.preempted for step in steps):

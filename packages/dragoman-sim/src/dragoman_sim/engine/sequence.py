@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Sequence
 from enum import Enum
 
-from msgspec import Struct
-
 from .block_hashes import BlockContents
 
 
@@ -49,7 +47,7 @@ class BlockTable:
         self.num_retired = 0
 
 
-class SimulatedSequence(Struct, eq=False):
+class SimulatedSequence:
     """One request in the scheduler. Only the scheduler changes its state.
 
     arrival: time of arrival in seconds, on the driver's clock.
@@ -83,39 +81,79 @@ class SimulatedSequence(Struct, eq=False):
         admission; with less it ends there.
     """
 
-    id: str
-    num_prompt_tokens: int
-    max_tokens: int
-    contents: BlockContents
-    arrival: float = 0.0
-    priority: int = 0
-    lora: str = ""
-    num_remote_tokens: int = 0
-    keeps_blocks: bool = False
-    cache_hit_threshold: float = 0.0
-    status: SequenceStatus = SequenceStatus.WAITING
-    blocks: list[int] = []
-    tables: list[BlockTable] = []
-    junction: int = 0
-    num_tokens: int = 0
-    num_tokens_at_end: int = 0
-    num_computed_tokens: int = 0
-    num_output_tokens: int = 0
-    num_hashed_blocks: int = 0
-    num_cached_tokens: int | None = None
-    num_fetched_tokens: int = 0
-    num_loaded_tokens: int = 0
-    last_step: int = 0
-    is_loaded: bool = False
-    num_preemptions: int = 0
-    num_drafts: int = 0
-    num_in_flight: int = 0
-    num_sampled: int = 1
-    is_prefill_chunk: bool = False
+    __slots__ = (
+        "arrival",
+        "blocks",
+        "cache_hit_threshold",
+        "contents",
+        "id",
+        "is_loaded",
+        "is_prefill_chunk",
+        "junction",
+        "keeps_blocks",
+        "last_step",
+        "lora",
+        "max_tokens",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_drafts",
+        "num_fetched_tokens",
+        "num_hashed_blocks",
+        "num_in_flight",
+        "num_loaded_tokens",
+        "num_output_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_remote_tokens",
+        "num_sampled",
+        "num_tokens",
+        "num_tokens_at_end",
+        "priority",
+        "status",
+        "tables",
+    )
 
-    def __post_init__(self) -> None:
-        self.num_tokens = self.num_prompt_tokens
-        self.num_tokens_at_end = self.num_prompt_tokens + self.max_tokens
+    def __init__(
+        self,
+        id: str,
+        *,
+        num_prompt_tokens: int,
+        max_tokens: int,
+        contents: BlockContents,
+        arrival: float = 0.0,
+        priority: int = 0,
+        lora: str = "",
+        num_remote_tokens: int = 0,
+        keeps_blocks: bool = False,
+        cache_hit_threshold: float = 0.0,
+    ) -> None:
+        self.id = id
+        self.num_prompt_tokens = num_prompt_tokens
+        self.max_tokens = max_tokens
+        self.contents = contents
+        self.arrival = arrival
+        self.priority = priority
+        self.lora = lora
+        self.num_remote_tokens = num_remote_tokens
+        self.keeps_blocks = keeps_blocks
+        self.cache_hit_threshold = cache_hit_threshold
+        self.status = SequenceStatus.WAITING
+        self.blocks: list[int] = []
+        self.tables: list[BlockTable] = []
+        self.junction = 0
+        self.num_tokens = num_prompt_tokens
+        self.num_tokens_at_end = num_prompt_tokens + max_tokens
+        self.num_computed_tokens = 0
+        self.num_output_tokens = 0
+        self.num_hashed_blocks = 0
+        self.num_cached_tokens: int | None = None
+        self.num_fetched_tokens = self.num_loaded_tokens = 0
+        self.last_step = 0
+        self.is_loaded = False
+        self.num_preemptions = 0
+        self.num_drafts = self.num_in_flight = 0
+        self.num_sampled = 1
+        self.is_prefill_chunk = False
 
     @property
     def rank(self) -> tuple[int, float]:
