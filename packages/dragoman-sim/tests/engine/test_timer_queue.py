@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dragoman_sim.engine.timer_queue import TimerQueue
+from tests.virtual_time import run_in_virtual_time
 
 
 class VirtualSelector(selectors.DefaultSelector):
@@ -74,3 +75,38 @@ def test_timer_queue_uses_one_timer_per_step(step: float) -> None:
     assert loop.n_timers == 50
     assert min(late) > -0.0006
     assert max(late) < 0.0006
+
+
+def test_arrivals_of_one_iteration_run_together_in_the_next() -> None:
+    async def run() -> None:
+        timers = TimerQueue()
+        ran: list[float] = []
+        first = timers.arrive(None)
+        timers.call_at(first, ran.append)
+        earlier = timers.arrive(first - 1.0)
+        timers.call_at(earlier, ran.append)
+        assert timers.arrive(first + 1.0) == first
+        assert ran == []
+        await asyncio.sleep(0)
+        assert (earlier, ran) == (first - 1.0, [earlier, first])
+        timers.close()
+
+    run_in_virtual_time(run())
+
+
+def test_arrival_before_a_pause_runs_after_resume() -> None:
+    async def run() -> None:
+        timers = TimerQueue()
+        ran: list[float] = []
+        at = timers.arrive(None)
+        timers.call_at(at, ran.append)
+        timers.pause()
+        await asyncio.sleep(1.0)
+        assert ran == []
+        timers.resume()
+        await asyncio.sleep(0)
+        assert ran == [at]
+        assert timers.arrive(None) == at
+        timers.close()
+
+    run_in_virtual_time(run())

@@ -118,11 +118,12 @@ class TimerQueue:
     def _run_due(self) -> None:
         self._timer = None
         self._running = True
+        calls = self._calls
         try:
-            now = self.now() + _TOLERANCE
+            now = self._loop.time() - self._paused_seconds + _TOLERANCE
             # A callback may add further ones that are due, or pause the clock.
-            while self._calls and self._calls[0][0] <= now and self._paused_at is None:
-                when, _, callback = heappop(self._calls)
+            while calls and calls[0][0] <= now and self._paused_at is None:
+                when, _, callback = heappop(calls)
                 callback(when)
         finally:
             # Also after a callback that raises: later ones must still run.
