@@ -190,35 +190,12 @@ async def render_conversation(
     # As in OpenAI's API, with `none` the model does not see the tools.
     visible_tools = () if conversation.tool_choice.mode == "none" else None
     vision = backend.vision
-    images = list[bytes]()
+    images: list[bytes] = []
     if vision is not None:
         placeholder = Text(vision.placeholder) if vision.uses_text_placeholder else None
         conversation, images = extract_images(conversation, placeholder)
-    source = conversation.template.template
-    if source is not None:
-        # The template in the request is untrusted: it is rendered in a worker process.
-        base = _model_renderer(backend)
-        templates = backend.request_templates
-        if templates is None:
-            raise Unsupported(
-                "This server does not accept chat templates in requests "
-                "(--trust-request-chat-template).",
-                param="chat_template",
-            )
-        renderer = await templates.renderer(base, source, terms.queue_share.name)
-        prepared_images, placeholders = await terms.queue_share.run_in_thread(
-            lambda: _prepare_images(vision, images)
-        )
-        steps = renderer.steps(
-            _apply_effort(renderer, conversation),
-            now=terms.now,
-            tools=visible_tools,
-            pictures=placeholders,
-            cache_owner=terms.cache_salt,
-        )
-        rendered = await templates.render(renderer, steps, terms.queue_share.name)
-        return rendered, prepared_images
-
+    if conversation.template.template is not None:
+        return await _render_request_template(backend, conversation, terms, visible_tools, images)
     renderer = _model_renderer(backend)
     prepared = (
         conversation
@@ -257,6 +234,39 @@ async def render_conversation(
         )
     )
     return work() if is_small else await terms.queue_share.run_in_thread(work)
+
+
+async def _render_request_template(
+    backend: TokenBackend,
+    conversation: Conversation,
+    terms: CallTerms,
+    visible_tools: tuple[Tool, ...] | None,
+    images: list[bytes],
+) -> tuple[Rendered, tuple[PreparedImage, ...]]:
+    """Render the template in the request: it is untrusted, so a worker process does."""
+    source = conversation.template.template
+    assert source is not None
+    base = _model_renderer(backend)
+    templates = backend.request_templates
+    if templates is None:
+        raise Unsupported(
+            "This server does not accept chat templates in requests "
+            "(--trust-request-chat-template).",
+            param="chat_template",
+        )
+    renderer = await templates.renderer(base, source, terms.queue_share.name)
+    prepared_images, placeholders = await terms.queue_share.run_in_thread(
+        lambda: _prepare_images(backend.vision, images)
+    )
+    steps = renderer.steps(
+        _apply_effort(renderer, conversation),
+        now=terms.now,
+        tools=visible_tools,
+        pictures=placeholders,
+        cache_owner=terms.cache_salt,
+    )
+    rendered = await templates.render(renderer, steps, terms.queue_share.name)
+    return rendered, prepared_images
 
 
 def _prepare_images(
