@@ -220,7 +220,9 @@ class ChatTemplate:
 
         try:
             output = template.render(self._add_constants(variables, format_now))
-        except (NotSpecializable, jinja2.TemplateError, *_FAILURES):
+        except (NotSpecializable, Exception):
+            # Functions fail in their own ways on opaque texts. Whatever it is, the
+            # template itself shows it when it renders the conversation.
             return None
         self._idle_specializing.append((environment, template))
         # Broken texts are at most twice as long, so that the budget, which grows with
