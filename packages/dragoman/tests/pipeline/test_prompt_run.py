@@ -245,3 +245,80 @@ async def test_engine_failure_after_last_choice_is_ignored(tiny: ServedModel) ->
     engine.deliver[0](Failed("a", "The step failed."))
     assert [type(event) for event in await consumer] == [Started, ChoiceFinished]
     assert [[type(event) for event in batch] async for batch in run.batches] == [[Finished]]
+
+
+class WholeResponse:
+    """A response to a client that gets it as a whole."""
+
+    def __init__(self, tiny: ServedModel) -> None:
+        assert isinstance(tiny.backend, TokenBackend)
+        self.engine = SteppedEngine()
+        self.model = replace(tiny, backend=replace(tiny.backend, engine=self.engine))
+        self.sink = CollectingSink()
+        self.token = tiny.backend.tokenizer.encode("word", special=False)[0]
+
+    async def begin(self, limits: GenerationLimits) -> asyncio.Task[None]:
+        request = GenerateRequest(self.model.name, build_conversation("Hello"), limits=limits)
+        run = await admit(self.model, [request], build_terms())
+        response = asyncio.create_task(
+            run.batches.deliver(self.sink, can_write=True, is_whole=True)
+        )
+        await asyncio.sleep(0)
+        return response
+
+    async def deliver(self, *outputs: TokenOutput) -> None:
+        for output in outputs:
+            self.engine.deliver[0](output)
+        for _ in range(4):
+            await asyncio.sleep(0)
+
+
+async def test_whole_response_is_read_at_its_end(tiny: ServedModel) -> None:
+    whole = WholeResponse(tiny)
+    response = await whole.begin(GenerationLimits(max_tokens=9))
+    await whole.deliver(Scheduled("a", 0))
+    assert whole.model.queues.generation.n_running == 1
+    events = whole.model.progress.events
+    await whole.deliver(Sampled("a", whole.token))
+    assert whole.model.progress.events == events + 1
+    assert whole.sink.batches == []
+    await whole.deliver(Ended("a", FinishReason.LENGTH))
+    await response
+    kinds = [[type(event) for event in batch] for batch in whole.sink.batches]
+    assert kinds == [[Started, TextDelta, ChoiceFinished, Finished]]
+
+
+async def test_long_whole_response_is_read_in_parts(tiny: ServedModel) -> None:
+    whole = WholeResponse(tiny)
+    response = await whole.begin(GenerationLimits(max_tokens=200))
+    await whole.deliver(Scheduled("a", 0), *[Sampled("a", whole.token)] * 150)
+    assert len(whole.sink.batches) == 1
+    await whole.deliver(Ended("a", FinishReason.LENGTH))
+    await response
+    assert sum(len(batch) for batch in whole.sink.batches) == 153
+
+
+async def test_whole_response_stop_string_ends_engine_at_once(tiny: ServedModel) -> None:
+    whole = WholeResponse(tiny)
+    response = await whole.begin(GenerationLimits(max_tokens=9, stop=("w",)))
+    await whole.deliver(Scheduled("a", 0), Sampled("a", whole.token))
+    assert len(whole.engine.aborted) == 1
+    await response
+
+
+async def test_dropped_response_ends_engine_work(tiny: ServedModel) -> None:
+    assert isinstance(tiny.backend, TokenBackend)
+    engine = SteppedEngine()
+    model = replace(tiny, backend=replace(tiny.backend, engine=engine))
+    run = await admit(
+        model, [GenerateRequest(model.name, build_conversation("Hello"))], build_terms()
+    )
+    first = asyncio.ensure_future(anext(run.batches))
+    await asyncio.sleep(0)
+    engine.deliver[0](Scheduled("a", 0))
+    await first
+    del run, first
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert len(engine.aborted) == 1
+    assert model.progress.running == 0
