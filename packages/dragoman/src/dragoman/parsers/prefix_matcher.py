@@ -32,13 +32,6 @@ class PrefixMatcher:
         self.matched: int = 0
         """Characters of markers that have been read."""
 
-    def can_match(self, text: str) -> bool:
-        """Whether a marker may begin in this text or after it. May be called only
-        before `read`.
-        """
-        stripped = text.lstrip(" \t\r\n")
-        return not stripped or any([marker.startswith(stripped[0]) for marker in self._candidates])
-
     def read(self, text: str, pos: int) -> tuple[int, PrefixResult]:
         """Read text[pos:]. Returns the position after the marker, or that of the first
         character that is in no marker.

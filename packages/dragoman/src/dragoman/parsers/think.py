@@ -4,7 +4,7 @@ Qwen3, and most open models since.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from functools import cache
 
 from msgspec import Struct
@@ -71,6 +71,7 @@ class ThinkFormat:
             begin_marker, end_marker, template_suffix, answer_tags[0] if answer_tags else ""
         )
         self._begin_markers = (begin_marker, *(variant for variant, _ in marker_variants))
+        self._begin_letters = frozenset(marker[0] for marker in self._begin_markers)
         self._answer_tags = answer_tags
         self._message_end = message_end
         self._stripped_suffix = template_suffix if stripped_suffix is None else stripped_suffix
@@ -125,6 +126,7 @@ class ThinkFormat:
         """
         parser = ThinkParser(
             self._begin_markers,
+            self._begin_letters,
             self._stripped_suffix,
             self._end_patterns(tuple(calls)),
             list_call_heads,
@@ -168,11 +170,14 @@ def _find_anchor(marker: str, added_tokens: Collection[str]) -> tuple[str, int] 
 class ThinkParser(TextParser):
     """Parses reasoning between markers. States: before the reasoning, in it, in the
     suffix after it, in the answer.
+
+    begin_letters: the first characters of the begin markers.
     """
 
     def __init__(
         self,
         begin_markers: Sequence[str],
+        begin_letters: Container[str],
         stripped_suffix: str,
         ends: ReasoningEnds,
         list_call_heads: Callable[[str], Sequence[str]],
@@ -185,6 +190,7 @@ class ThinkParser(TextParser):
         self._has_text = False  # Reasoning has begun, with more than white space.
         self._call_marker = ""  # The marker of what may be a call.
         self._state: Callable[[ThinkParser, str, int], int] = ThinkParser._parse_start
+        self._begin_letters = begin_letters
         self._prefix_matcher = PrefixMatcher(begin_markers)
         self._is_open = False
         self._may_skip_newline = (
@@ -208,8 +214,10 @@ class ThinkParser(TextParser):
         self._may_skip_newline = may_skip_newline
 
     def _fast_path(self, event: TextDelta) -> Event | None:
-        if self._state is ThinkParser._parse_start and not self._prefix_matcher.can_match(
-            event.text
+        if (
+            self._state is ThinkParser._parse_start
+            and (text := event.text.lstrip(" \t\r\n"))
+            and text[0] not in self._begin_letters
         ):
             # The same as `_parse_start`, which would read the delta through the buffer.
             self._state = (

@@ -8,7 +8,7 @@ otherwise named in a warning. No parameter is ignored silently.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from types import MappingProxyType
 
 import msgspec
@@ -47,7 +47,6 @@ _CONSTRAINT_FEATURES: dict[type[Constraint], Feature] = {
     ContextFreeGrammar: Feature.GRAMMAR,
 }
 
-_NO_PARTS: frozenset[type[Part]] = frozenset()
 _MEDIA_FEATURES: dict[type[Part], Feature] = {
     Image: Feature.IMAGES,
     Audio: Feature.AUDIO,
@@ -89,13 +88,16 @@ class FieldSupport(msgspec.Struct, frozen=True):
     ignored: frozenset[str]
 
 
-def find_part_types(prompt: Prompt) -> frozenset[type[Part]]:
+def find_part_types(prompt: Prompt) -> Set[type[Part]]:
     """Return the types of all parts of a conversation. Nearly every one has only texts,
     and its parts then need not be inspected again.
     """
-    if not isinstance(prompt, Conversation):
-        return _NO_PARTS
-    return frozenset([type(part) for message in prompt.messages for part in message.parts])
+    types: set[type[Part]] = set()
+    if isinstance(prompt, Conversation):
+        for message in prompt.messages:
+            for part in message.parts:
+                types.add(type(part))
+    return types
 
 
 def find_support(
@@ -137,7 +139,7 @@ def find_support(
 def check_request(
     request: GenerateRequest,
     support: FieldSupport,
-    part_types: frozenset[type[Part]],
+    part_types: Set[type[Part]],
     capabilities: Capabilities,
     terms: CallTerms,
 ) -> list[str]:
@@ -151,7 +153,7 @@ def check_request(
     """
     prompt = request.prompt
     # A tool's result may contain media.
-    may_have_media = not part_types.isdisjoint(_MEDIA_HOLDERS)
+    may_have_media = not _MEDIA_HOLDERS.isdisjoint(part_types)
     if support.missing is not None:
         raise _build_missing_error(*support.missing)
     if may_have_media:

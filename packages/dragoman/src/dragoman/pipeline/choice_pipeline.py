@@ -67,15 +67,15 @@ class ChoicePipeline:
         for emitted in events:
             if type(emitted) is TextDelta:
                 self.n_tokens += len(emitted.tokens)
+            elif type(emitted) is ChoiceFinished:
+                self.n_tokens += len(emitted.tokens)
+                self.has_finished = True
+                self.has_matched_stop = False
+                self.warnings = emitted.warnings
             else:
-                tokens = len(get_answer_tokens(emitted))
-                self.n_tokens += tokens
+                self.n_tokens += len(get_answer_tokens(emitted))
                 if isinstance(emitted, ReasoningDelta):
                     self.n_reasoning_tokens += sum(not token.markup for token in emitted.tokens)
-                elif isinstance(emitted, ChoiceFinished):
-                    self.has_finished = True
-                    self.has_matched_stop = False
-                    self.warnings = emitted.warnings
         return events
 
 

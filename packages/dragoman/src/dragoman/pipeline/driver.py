@@ -577,7 +577,8 @@ class TokenSource(_EngineSource[TokenOutput]):
         self.put(Failed(self._token_run.id, error.message))
 
     async def _close(self) -> None:
-        self._token_run.abort()
+        if not self._token_run.has_ended:
+            self._token_run.abort()
 
     def _count_tokens(self) -> int:
         n_unread = sum(type(output) is Sampled for output in self._outputs) if self._outputs else 0

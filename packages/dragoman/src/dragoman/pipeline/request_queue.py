@@ -338,7 +338,10 @@ class RequestQueue:
             case QueueState.WAITING:
                 owner.waiting.remove(request)
                 self._n_waiting -= 1
-                self._leave_pending(request)
+                owner.n_pending -= 1
+                self._n_pending -= 1
+                owner.pending_tokens -= request.tokens
+                self.waiting_tokens -= request.tokens
             case QueueState.DISPATCHED:
                 self._leave_engine_queue(request)
             case QueueState.RUNNING:
@@ -365,14 +368,12 @@ class RequestQueue:
         """
         self._fast_rejections = FAST_REJECTIONS
 
-    def _leave_pending(self, request: QueuedRequest) -> None:
-        request.owner.n_pending -= 1
-        self._n_pending -= 1
-        request.owner.pending_tokens -= request.tokens
-        self.waiting_tokens -= request.tokens
-
     def _leave_engine_queue(self, request: QueuedRequest) -> None:
-        self._leave_pending(request)
+        owner = request.owner
+        owner.n_pending -= 1
+        self._n_pending -= 1
+        owner.pending_tokens -= request.tokens
+        self.waiting_tokens -= request.tokens
         del self._dispatched[request]
         self._dispatched_tokens -= request.tokens
 

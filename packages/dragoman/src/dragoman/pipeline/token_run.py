@@ -305,7 +305,7 @@ class TokenRun:
         return events
 
     def _handle_end(self, ended: Ended) -> list[Event]:
-        choice = self._find_choice(ended.id)
+        choice = self._choices[0] if self._choices_by_id is None else self._choices_by_id[ended.id]
         if choice.pipeline.has_finished:
             return []
         events: list[Event] = []
