@@ -142,7 +142,10 @@ class _OpenPart:
 
 
 class ReplyBuilder:
-    """Folds events into a Reply. Streaming and non-streaming responses share it."""
+    """Folds events into a Reply. Streaming and non-streaming responses share it.
+
+    warnings: those of the engine, from `Started` and `Finished`.
+    """
 
     __slots__ = (
         "_applied_edits",
@@ -152,6 +155,7 @@ class ReplyBuilder:
         "_timings",
         "_tool_lists",
         "_usage",
+        "warnings",
     )
 
     def __init__(self) -> None:
@@ -162,6 +166,7 @@ class ReplyBuilder:
         self._applied_edits: tuple[AppliedEdit, ...] = ()
         self._timings: Timings | None = None
         self._tool_lists: tuple[ToolList, ...] = ()
+        self.warnings: tuple[str, ...] = ()
 
     def feed(self, event: Event) -> None:
         """Add one event. The events must follow the grammar of `event_grammar`."""
@@ -185,6 +190,7 @@ class ReplyBuilder:
             case Finished(usage, timings):
                 self._usage = usage
                 self._timings = timings
+                self.warnings += event.warnings
             case PromptTokens():
                 self._prompts[event.prompt] = event
             case Started(prompt_tokens, cached, choices, prompts, applied_edits, written):
@@ -195,6 +201,7 @@ class ReplyBuilder:
                 self._usage = Usage(prompt_tokens, None, cached, written=written)
                 self._applied_edits = applied_edits
                 self._tool_lists = event.tool_lists
+                self.warnings = event.warnings
 
     def feed_all(self, batch: list[Event]) -> None:
         """Add a batch of events."""

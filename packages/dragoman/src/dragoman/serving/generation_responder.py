@@ -96,13 +96,14 @@ class GenerationResponder(Responder):
         builder = self._builder
         if builder is None:
             return self._batches.deliver(self, can_write=self._direct is not None)
-        return self._batches.deliver(_ReplyCollector(self, builder), can_write=True, is_whole=True)
+        return self._batches.deliver(_ReplyCollector(builder), can_write=True, is_whole=True)
 
     async def _complete(self) -> None:
         if self._builder is None:
             comment = b": dragoman_warnings %s\n\n" % self._warnings if self._warnings else b""
             await self._write(comment + self._writer.end, more_body=False)
             return
+        self._add_warnings(self._builder.warnings)
         assert self._response_start is not None
         body = add_warnings(self._writer.render_full(self._builder.build()), self._warnings)
         await self._send_whole(200, self._response_start.headers, body)
@@ -119,14 +120,14 @@ class GenerationResponder(Responder):
 
     def render(self, batch: list[Event]) -> bytes:
         if self._is_starting or type(batch[-1]) is Finished:
-            self.read_warnings(batch)
+            self._read_warnings(batch)
         return b"".join([self._writer.feed(event) for event in batch])
 
     def write(self, batch: list[Event]) -> None:
         direct = self._direct
         assert direct is not None
         if self._is_starting:
-            self.read_warnings(batch)
+            self._read_warnings(batch)
         feed = self._writer.feed
         # Nearly always a single event.
         chunk = feed(batch[0]) if len(batch) == 1 else b"".join([feed(event) for event in batch])
@@ -178,17 +179,19 @@ class GenerationResponder(Responder):
             await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
             self._is_writing = False
 
-    def read_warnings(self, batch: list[Event]) -> None:
+    def _read_warnings(self, batch: list[Event]) -> None:
         """Add the engine's warnings, which are in the `Started` event of the first
-        batch and in `Finished`, to those of the call.
+        batch and in `Finished`.
         """
-        warnings = self._engine_warnings
         for event in batch:
             if type(event) is Started or type(event) is Finished:
-                warnings += event.warnings
-        if warnings == self._engine_warnings or self._render_warnings is None:
+                self._add_warnings(event.warnings)
+
+    def _add_warnings(self, warnings: tuple[str, ...]) -> None:
+        """Add warnings of the engine to those of the call."""
+        if not warnings or self._render_warnings is None:
             return
-        self._engine_warnings = warnings
+        self._engine_warnings = warnings = self._engine_warnings + warnings
         start = self._response_start
         rendered = self._render_warnings(warnings, None if start is None else start.headers)
         self._warnings = rendered.body
@@ -199,20 +202,18 @@ class GenerationResponder(Responder):
 class _ReplyCollector:
     """A `ResponseSink` that collects the reply of a response that is not streamed."""
 
-    __slots__ = ("_builder", "_responder")
+    __slots__ = ("_builder",)
 
     is_ready = True
 
-    def __init__(self, responder: GenerationResponder, builder: ReplyBuilder) -> None:
-        self._responder = responder
+    def __init__(self, builder: ReplyBuilder) -> None:
         self._builder = builder
 
     def render(self, batch: list[Event]) -> bytes:
-        self._responder.read_warnings(batch)
         self._builder.feed_all(batch)
         return b""
 
     def write(self, batch: list[Event]) -> None:
-        self.render(batch)
+        self._builder.feed_all(batch)
 
     async def send(self, chunk: bytes) -> None: ...

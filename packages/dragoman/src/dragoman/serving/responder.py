@@ -290,13 +290,13 @@ class Responder(ABC):
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         self._is_writing = False
 
-    async def _send_whole(self, status: int, headers: RawHeaders, body: bytes) -> None:
+    def _send_whole(self, status: int, headers: RawHeaders, body: bytes) -> Awaitable[None]:
         self._response_start = None
         self._status = status
         self._length = len(body)
         # A keepalive task that has already started must not write before the body.
         self._is_writing = True
-        await send_whole(self._send, self._direct, status, headers, body)
+        return send_whole(self._send, self._direct, status, headers, body)
 
     async def _write(self, body: bytes, *, more_body: bool = True) -> None:
         self._ticks = 0
