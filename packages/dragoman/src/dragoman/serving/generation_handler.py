@@ -76,7 +76,7 @@ def build_responder(
     return GenerationResponder(
         admitted.run.batches,
         writer,
-        _keep_for_errors(http).build_response_start(
+        (_keep_for_errors(http) if stream else http).build_response_start(
             known.headers, find_header_timeout(http.service, admitted)
         ),
         http.service.stream_monitor,
@@ -91,8 +91,8 @@ _NO_HEADERS = Headers(raw=[])
 
 
 def _keep_for_errors(http: HttpRequest) -> HttpRequest:
-    """Return what an error needs of a request: its other parts take more memory than all
-    else that a response holds while it waits for its start.
+    """Return what an error needs of a request: its headers take a kilobyte of each of the
+    streams that wait for their start.
     """
     # CORS alone looks at the headers of the request, which only browsers send.
     if http.headers.get("origin") is not None:
