@@ -13,6 +13,7 @@ from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 from tests.serving.harness import ServerHarness, build_server
 
 from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
+from dragoman.serving.cors import CorsPolicy
 from dragoman.serving.serving_options import ServingOptions
 
 HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]
@@ -85,6 +86,17 @@ async def test_engine_rejection_before_stream_returns_400(streamed: bool) -> Non
     server = build_server(ScriptEntry((Fail(400, "cannot"),)))
     with pytest.raises(openai.BadRequestError, match="cannot"):
         await server.openai().chat.completions.create(model="m", messages=HI, stream=streamed)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_engine_rejection_has_cors_headers(streamed: bool) -> None:
+    origin = "https://app.example"
+    options = ServingOptions(cors=CorsPolicy([origin]))
+    server = build_server(ScriptEntry((Fail(400, "cannot"),)), options=options)
+    ask = {"model": "m", "messages": HI, "stream": streamed}
+    answer = await server.post("/v1/chat/completions", ask, {"origin": origin})
+    assert answer.status_code == 400
+    assert answer.headers["access-control-allow-origin"] == origin
 
 
 async def test_stream_failure_sends_error_without_done() -> None:
