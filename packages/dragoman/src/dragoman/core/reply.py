@@ -144,7 +144,8 @@ class _OpenPart:
 class ReplyBuilder:
     """Folds events into a Reply. Streaming and non-streaming responses share it.
 
-    warnings: those of the engine, from `Started` and `Finished`.
+    Attributes:
+        warnings: those of the engine, from `Started` and `Finished`.
     """
 
     __slots__ = (
