@@ -47,12 +47,12 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 BOUNDS = {
-    "chat": 610,
-    "streamed chat": 628,
-    "messages": 671,
-    "responses": 1310,
-    "chat of 12 tokens": 1022,
-    "chat with a tool": 758,
+    "chat": 410,
+    "streamed chat": 440,
+    "messages": 430,
+    "responses": 830,
+    "chat of 12 tokens": 680,
+    "chat with a tool": 640,
 }
 
 
