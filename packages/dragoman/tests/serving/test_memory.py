@@ -115,10 +115,10 @@ async def measure(
 @pytest.mark.parametrize(
     ("path", "ask", "most", "direct"),
     [
-        ("/v1/completions", COMPLETION, 8_000, False),
-        ("/v1/chat/completions", CHAT, 8_000, True),
-        pytest.param("/v1/completions", COMPLETION, 8_000, True, marks=pytest.mark.long),
-        pytest.param("/v1/chat/completions", CHAT, 8_000, False, marks=pytest.mark.long),
+        ("/v1/completions", COMPLETION, 7_300, False),
+        ("/v1/chat/completions", CHAT, 7_300, True),
+        pytest.param("/v1/completions", COMPLETION, 7_300, True, marks=pytest.mark.long),
+        pytest.param("/v1/chat/completions", CHAT, 7_300, False, marks=pytest.mark.long),
     ],
 )
 def test_stream_memory_is_one_task_and_few_kilobytes(

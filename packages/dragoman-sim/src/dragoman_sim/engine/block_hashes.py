@@ -104,15 +104,16 @@ class BlockHasher:
         self._is_short = algorithm.endswith("_64bit")
         self.root = self._hash(seed)
         """The parent of every first block."""
-        # Prompts repeat their prefixes, and to find a known hash costs a fifth of
-        # computing it.
-        self.hash_block = lru_cache(_NUM_KNOWN_BLOCKS)(self._hash_block)
+        self.hash_known_block = lru_cache(_NUM_KNOWN_BLOCKS)(self.hash_block)
+        """As `hash_block`, for blocks that come again, as the prefixes of prompts do: to
+        find a known hash costs a fifth of computing it.
+        """
 
     def _hash(self, value: object) -> bytes:
         digest = self._digest(self._encode(value))
         return digest[-8:] if self._is_short else digest
 
-    def _hash_block(
+    def hash_block(
         self, parent: bytes, tokens: bytes, extra_keys: ExtraKeys | None = None
     ) -> bytes:
         """Hash a block cryptographically: a collision would give one client another
@@ -160,6 +161,7 @@ class TokenContents:
         "_hashes",
         "_images",
         "_keys",
+        "_num_prompt_blocks",
         "_on_hashed",
         "tokens",
     )
@@ -178,6 +180,7 @@ class TokenContents:
         self._images = images
         self._on_hashed = on_hashed
         self._block_size = block_size
+        self._num_prompt_blocks = len(tokens) // block_size
         self._keys = keys
         self._hasher = hasher
         # With the root in front, the entry at a block's index is its parent.
@@ -206,7 +209,7 @@ class TokenContents:
         hashes = self._hashes
         size = self._block_size
         keys = self._keys
-        hash_block = self._hasher.hash_block
+        hasher = self._hasher
         while (block := len(hashes) - 1) < end:
             first = block * size
             tokens = self.tokens[first : first + size]
@@ -217,6 +220,8 @@ class TokenContents:
             extra_keys = None
             if not block or images or keys.lora:
                 extra_keys = keys.build_extra_keys(images, is_first=not block)
+            is_prompt = block < self._num_prompt_blocks
+            hash_block = hasher.hash_known_block if is_prompt else hasher.hash_block
             block_hash = hash_block(parent, tokens.tobytes(), extra_keys)
             hashes.append(block_hash)
             if self._on_hashed is not None:

@@ -521,8 +521,7 @@ class TokenSource(_EngineSource[TokenOutput]):
                 self._place.start()
             return
         self._is_announced = True
-        # No client takes anything before the task has sent it the start.
-        if self._sink is None or kind is Scheduled:
+        if self._sink is None:
             self._wake()
         else:
             self._rounds.schedule(self)

@@ -47,10 +47,15 @@ async def transcribe(
         await queued_request.wait_for_turn()
         with EngineCall():
             events = transcriber.transcribe(request)
-            try:
-                async for event in events:
-                    yield event
-            finally:
-                await close_stream(events)
+        try:
+            while True:
+                # Not around `yield`: whoever closes this generator is not the engine.
+                with EngineCall():
+                    event = await anext(events, None)
+                if event is None:
+                    return
+                yield event
+        finally:
+            await close_stream(events)
     finally:
         queued_request.leave()
