@@ -37,6 +37,7 @@ INDEPENDENT = {
     "map": "{% for c in messages | map(attribute='content') | map('trim') %}{{ c }}{% endfor %}",
     "half an escape": "\\{{ m.content }}",
     "method test": "{{ m.content.strip is defined }}{{ m.content is none }}",
+    "escaped role": "{{ m.content }}{% autoescape true %}{{ m.role }}{% endautoescape %}<|im_end|>",
 }
 """Lines of templates that specialize."""
 DEPENDENT = {

@@ -247,7 +247,8 @@ class Specializer:
             return "".join(cast("list[str]", pieces))
         parts: list[str | Slot] = []
         for piece in pieces:
-            for part in piece.parts if isinstance(piece, OpaqueText) else (cast("str", piece),):
+            # A plain string: Jinja's escaped ones escape what is added to them.
+            for part in piece.parts if isinstance(piece, OpaqueText) else (str(piece),):
                 if isinstance(part, str) and parts and isinstance(last := parts[-1], str):
                     parts[-1] = last + part
                 elif part != "":
