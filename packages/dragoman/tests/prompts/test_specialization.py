@@ -17,6 +17,7 @@ from dragoman.core.request import Conversation, ReasoningOptions
 from dragoman.prompts.chat_template import ChatTemplate, TemplateLimits
 from dragoman.prompts.render import Renderer
 from dragoman.prompts.rendered import Rendered
+from dragoman.prompts.specialized_prompts import MAX_CACHED_CHARS
 
 GENERATION = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 
@@ -241,3 +242,14 @@ def test_renderer_template_near_its_budget_not_specialized() -> None:
         renderer = build_renderer(build_source(line), TemplateLimits(per_character=per_character))
         specialize(renderer, conversation)
         assert is_specialized(renderer, conversation) is expected
+
+
+def test_renderer_prompt_too_large_to_keep_keeps_shape() -> None:
+    renderer = build_renderer(SOURCES["qwen3"])
+    tool = FunctionTool("f", "a " * (MAX_CACHED_CHARS // 3))
+    conversation = of(say(Role.USER, "Hello"), tools=(tool,))
+    render(renderer, conversation, "a")
+    size_of_shape = renderer.specialized.n_chars
+    render(renderer, conversation, "a")
+    # Not a new shape again, which the next conversation would specialize in vain.
+    assert renderer.specialized.n_chars == size_of_shape > 0

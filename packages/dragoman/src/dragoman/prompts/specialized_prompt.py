@@ -42,8 +42,9 @@ class SpecializedPrompt(Struct, frozen=True):
 
     @property
     def n_chars(self) -> int:
-        """The size of the text, as its parts."""
-        return sum(len(part) if isinstance(part, str) else 1 for part in self.text)
+        """The size of the text and of the guards' texts, as their parts."""
+        texts = (self.text, *(guard.parts for guard in self.guards))
+        return sum(len(part) if isinstance(part, str) else 1 for parts in texts for part in parts)
 
     def render(self, texts: Sequence[str], tokenizer: HfTokenizer, owner: str) -> Rendered | None:
         """Return the prompt with these texts, whose control tokens are broken; None if

@@ -71,6 +71,10 @@ class SpecializedPrompts:
         )
         self._entries: SizedCache[Shape, _Entry] = SizedCache(MAX_CACHED_CHARS)
 
+    @property
+    def n_chars(self) -> int:
+        return self._entries.size
+
     def render(
         self,
         conversation: Conversation,
@@ -118,9 +122,14 @@ class SpecializedPrompts:
                     else self._specialize(conversation, shape, now, texts)
                 )
             size = ENTRY_CHARS + len(roles) * MESSAGE_CHARS + len(encoded)
+            kept = prompt
             if prompt is not None:
-                size += prompt.n_chars
-            self._entries.add(shape, _Entry(prompt, is_new=entry is None), size)
+                if size + prompt.n_chars > MAX_CACHED_CHARS:
+                    # Otherwise every second conversation would be specialized in vain.
+                    kept = None
+                else:
+                    size += prompt.n_chars
+            self._entries.add(shape, _Entry(kept, is_new=entry is None), size)
         if prompt is None:
             return None
         return prompt.render([*map(self._break_text, texts)], self._tokenizer, owner)
