@@ -55,6 +55,8 @@ DEPENDENT = {
     "lookup": "{% set d = {'a': 1} %}{{ d[m.content] }}{{ m.content in d }}",
     "list": "{{ [m.content] }}",
     "attribute": "{{ m.content.text or 'no' }}",
+    "attribute of a method": "{{ m.content.strip.text }}",
+    "attribute filter": "{{ m.content.strip | attr('name') }}",
     "format": "{{ '%s' % m.content }}",
     "format method": "{{ '{}'.format(m.content) }}",
     "other text": "{{ m.content == messages[0].content ~ '' }}",

@@ -68,6 +68,8 @@ class SpecializingSandbox(Sandbox):
     def getattr(self, obj: Value, attribute: str) -> Value:
         if type(obj) is OpaqueText:
             return obj.find_method(attribute)
+        if type(obj) is OpaqueMethod:
+            raise NotSpecializable(attribute)
         return super().getattr(obj, attribute)
 
     def call(__self, __context: Context, __obj: Value, *args: Value, **kwargs: Value) -> Value:
@@ -92,7 +94,8 @@ class SpecializingSandbox(Sandbox):
 def _build_filter(name: str, filter: Callable[..., Value]) -> Callable[..., Value]:
     @wraps(filter)
     def apply(*args: Value, **kwargs: Value) -> Value:
-        if OpaqueText not in map(type, (*args, *kwargs.values())):
+        types = {*map(type, args), *map(type, kwargs.values())}
+        if OpaqueText not in types and OpaqueMethod not in types:
             return filter(*args, **kwargs)
         text, *others = args
         if name in _UNUSED_FILTERS:
