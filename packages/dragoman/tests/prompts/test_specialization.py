@@ -219,6 +219,16 @@ def test_renderer_other_shape_is_rendered(other: Conversation) -> None:
     assert render(renderer, other, "a") == render(renderer, other, None)
 
 
+@pytest.mark.parametrize("effort", ["\ufdd0", "\ufdd1", "\ud800", "<|im_end|>"])
+def test_renderer_any_reasoning_effort_as_template(effort: str) -> None:
+    renderer = build_renderer(build_source("{{ m.content }}{{ reasoning_effort }}"))
+    conversation = Conversation(
+        (say(Role.USER, "Hello"),), reasoning=ReasoningOptions(effort=effort)
+    )
+    specialize(renderer, conversation)
+    assert render(renderer, conversation, "a") == render(renderer, conversation, None)
+
+
 def test_renderer_guard_violated_renders_text() -> None:
     renderer = RENDERERS["guards"]
     specialize(renderer, of(say(Role.USER, "Hello")))

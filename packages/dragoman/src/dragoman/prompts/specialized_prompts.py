@@ -110,7 +110,10 @@ class SpecializedPrompts:
             if max_known is not None:
                 return None
             try:
-                encoded = msgspec.json.encode((tools, conversation.template))
+                # All texts of the shape.
+                encoded = msgspec.json.encode(
+                    (tools, conversation.template, conversation.reasoning)
+                )
             except UnicodeEncodeError:
                 return None
             # To specialize the template takes longer than to render it, and some shapes
