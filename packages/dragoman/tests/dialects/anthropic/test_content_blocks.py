@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 
 import msgspec
 import pytest
@@ -79,6 +80,14 @@ def test_system_message_with_clear_at_is_dropped_next_turn():
         Role.ASSISTANT,
         Role.USER,
     ]
+
+
+def test_messages_with_clear_at_take_linear_time():
+    note = {"role": "system", "content": "note", "clear_at": "next_user_message"}
+    started = time.process_time()
+    messages = turns({"role": "user", "content": "a"}, *([note] * 60_000))
+    assert time.process_time() - started < 15
+    assert len(messages[1].parts) == 60_000
 
 
 def test_tool_use_and_results_become_calls_and_tool_messages():

@@ -56,6 +56,7 @@ def read_history(
     names: dict[str, str] = {}
     turn_role = Role.USER
     turn_parts = list[Part]()
+    last_user: int | None = None
     for i, message in enumerate(messages):
         message_role = ROLES[check_one_of(message.role, ROLES, f"messages[{i}].role")]
         if message.clear_at is not None:
@@ -69,10 +70,11 @@ def read_history(
             message.content, message.role, f"messages[{i}].content", thinking_reader
         )
         # Such a system message is valid only until the next user message.
-        if message.clear_at == "next_user_message" and any(
-            [later.role == "user" for later in messages[i:]]
-        ):
-            continue
+        if message.clear_at == "next_user_message":
+            if last_user is None:
+                last_user = _find_last_user(messages)
+            if i <= last_user:
+                continue
         for part in parts:
             role = Role.TOOL if isinstance(part, ToolResult) else message_role
             # The client sends all results of parallel calls in one user message;
@@ -99,6 +101,11 @@ def read_history(
             param=f"messages[{len(messages) - 1}]",
         )
     return MessageHistory((*system_messages, *turns), is_prefilled)
+
+
+def _find_last_user(messages: Sequence[AnthropicWireMessage]) -> int:
+    """Return the index of the last message of the user; -1 if there is none."""
+    return max([i for i, message in enumerate(messages) if message.role == "user"], default=-1)
 
 
 def wants_citations(messages: Sequence[AnthropicWireMessage]) -> bool:
