@@ -73,14 +73,7 @@ def read_completions(data: bytes, options: ReaderOptions) -> GenerationCall:
         _CompletionsPlan,
         parsed.fields,
         CompletionsPromptFields.__struct_fields__,
-        (
-            options.sealing_key,
-            options.profile,
-            options.default_model,
-            options.max_stop,
-            options.max_n,
-            options.tokens_as_ids,
-        ),
+        (options,),
         lambda fields: _build_plan(fields, options),
     )
     body = plan.body

@@ -230,12 +230,7 @@ def _find_plan(fields: Mapping[str, Raw], options: ReaderOptions) -> _ResponsesP
         _ResponsesPlan,
         fields,
         ResponsesInputFields.__struct_fields__,
-        (
-            options.sealing_key,
-            options.default_model,
-            options.max_stop,
-            *options.hosted_tools.items(),
-        ),
+        (options,),
         lambda data: _build_plan(data, options),
     )
 
