@@ -201,6 +201,14 @@ def test_chat_reader_rejected_fields_are_rejected_again():
     assert options.plans.n_bytes == 0
 
 
+@pytest.mark.parametrize("type", [b"mcp", rb"\u006dcp", rb"m\u0063p", rb"mc\u0070"])
+def test_responses_reader_keeps_no_mcp_credentials(type: bytes):
+    options = build_options()
+    tool = b'{"type":"%s","server_label":"s","server_url":"https://a.b","authorization":"c"}' % type
+    read_responses(b'{"input":"a","tools":[%s]}' % tool, options)
+    assert options.plans.n_bytes == 0
+
+
 def test_plan_cache_full_evicts_oldest_plan():
     plans = PlanCache(10 * (ENTRY_BYTES + 1))
     for number in range(11):

@@ -81,6 +81,8 @@ INCLUDABLE = (
     "web_search_call.results",
 )
 ID_PREFIX = "resp_"
+_MCP_MARKS = (b'"mcp"', rb"\u006", rb"\u007")
+"""What the JSON of a tool of this type has: the type, or an escape of a letter in it."""
 
 
 _INPUT_FIELDS = BodySchema(ResponsesInputFields, RESPONSES_NESTED)
@@ -223,9 +225,9 @@ def read_responses(
 
 def _find_plan(fields: Mapping[str, Raw], options: ReaderOptions) -> _ResponsesPlan:
     """Return the plan of a body's fields. Raises RequestError."""
-    tools = fields.get("tools")
+    tools = bytes(fields.get("tools", b""))
     # Not kept with the credentials of an MCP server.
-    plans = PlanCache() if tools and b'"mcp"' in bytes(tools) else options.plans
+    plans = PlanCache() if any([mark in tools for mark in _MCP_MARKS]) else options.plans
     return plans.find_or_build(
         _ResponsesPlan,
         fields,
