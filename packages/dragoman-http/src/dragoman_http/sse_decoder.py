@@ -49,6 +49,7 @@ class SseDecoder:
             and not self._size
             and not self._after_cr
             and b"\r" not in data
+            and len(data) <= self._max_event
         ):
             events = data[6:-2].split(b"\n\ndata: ")
             if data.count(b"\n") == 2 * len(events) and b"" not in events:

@@ -38,6 +38,14 @@ def test_feed_truncated_event_is_dropped() -> None:
     assert SseDecoder().feed(b"data: a\n") == []
 
 
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+def test_feed_event_over_limit_in_one_piece_raises(end: bytes):
+    stream = SseDecoder(max_event=100)
+    assert stream.feed(b"data: a" + end) == [b"a"]
+    with pytest.raises(InvalidResponse):
+        stream.feed(b"data: " + b"a" * 100 + end)
+
+
 def test_feed_unterminated_event_over_limit_raises() -> None:
     stream = SseDecoder(max_event=100)
     for _ in range(100):
