@@ -261,7 +261,10 @@ class ApiClient:
                 f"no server answers at {self.url}: {error}", is_unreachable=True
             ) from error
         except (HttpClientError, ValueError) as error:
-            raise ApiError(f"{self.url}: {str(error) or type(error).__name__}") from error
+            raise ApiError(
+                f"{self.url}: {str(error) or type(error).__name__}",
+                is_unreachable=isinstance(error, HttpClientError),
+            ) from error
 
 
 def is_loopback(url: str) -> bool:
