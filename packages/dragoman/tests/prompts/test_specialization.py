@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.prompts import vocabularies
 from tests.prompts.reference import NOW
 from tests.prompts.templates import CONTROLS, SOURCES, TOKENS
 from tests.prompts.test_render import SYSTEM, TOKENIZERS, WEATHER, of, say
@@ -265,3 +266,13 @@ def test_renderer_prompt_too_large_to_keep_keeps_shape() -> None:
     render(renderer, conversation, "a")
     # Not a new shape again, which the next conversation would specialize in vain.
     assert renderer.specialized.n_chars == size_of_shape > 0
+
+
+def test_renderer_control_tokens_with_white_space_not_specialized() -> None:
+    names = ("<|im_start|>", "\n<|im_start|>", "<|im_end|>", "<|im_end|>\n")
+    tokenizer = vocabularies.build_tokenizer(vocabularies.byte_level_data(names))
+    renderer = Renderer(ChatTemplate(build_source("{{ m.content }}")), tokenizer)
+    specialize(renderer, of(say(Role.USER, "Hello"), say(Role.USER, "there")))
+    for text in ("Hello", "\nHello", "Hello\n"):
+        conversation = of(say(Role.USER, "Hello"), say(Role.USER, text))
+        assert render(renderer, conversation, "a") == render(renderer, conversation, None)

@@ -182,9 +182,10 @@ class HfTokenizer:
     @cached_property
     def finds_controls_anywhere(self) -> bool:
         """Whether the control tokens in a text do not depend on the text around it."""
-        # One of a single character is text after a break character.
+        # One of a single character is text after a break character. No break character
+        # separates white space at the end of a user's text from what the template writes.
         return self._control_pattern is not None and all(
-            [len(token.content) > 1 for token in self._control_tokens]
+            [len(name) > 1 and name == name.strip() for name in self.control_tokens.names]
         )
 
     @cached_property
