@@ -268,7 +268,7 @@ def test_renderer_prompt_too_large_to_keep_keeps_shape() -> None:
     assert renderer.specialized.n_chars == size_of_shape > 0
 
 
-def test_renderer_control_tokens_with_white_space_not_specialized() -> None:
+def test_renderer_controls_with_white_space_not_specialized() -> None:
     names = ("<|im_start|>", "\n<|im_start|>", "<|im_end|>", "<|im_end|>\n")
     tokenizer = vocabularies.build_tokenizer(vocabularies.byte_level_data(names))
     renderer = Renderer(ChatTemplate(build_source("{{ m.content }}")), tokenizer)

@@ -41,7 +41,8 @@ MESSAGE_CHARS = 256
 class _Entry(Struct, frozen=True):
     """What is known of a shape.
 
-    prompt: None if nothing is, or if the template depends on the texts.
+    prompt: None if nothing is, if the template depends on the texts, or if it is too
+        large to be cached.
     is_new: one conversation of this shape has come.
     """
 
@@ -125,14 +126,15 @@ class SpecializedPrompts:
                     else self._specialize(conversation, shape, now, texts)
                 )
             size = ENTRY_CHARS + len(roles) * MESSAGE_CHARS + len(encoded)
-            kept = prompt
+            cached_prompt = prompt
             if prompt is not None:
-                if size + prompt.n_chars > MAX_CACHED_CHARS:
-                    # Otherwise every second conversation would be specialized in vain.
-                    kept = None
-                else:
+                if size + prompt.n_chars <= MAX_CACHED_CHARS:
                     size += prompt.n_chars
-            self._entries.add(shape, _Entry(kept, is_new=entry is None), size)
+                else:
+                    # The shape alone: otherwise every second conversation of it would
+                    # count as new, and the others be specialized in vain.
+                    cached_prompt = None
+            self._entries.add(shape, _Entry(cached_prompt, is_new=entry is None), size)
         if prompt is None:
             return None
         return prompt.render([*map(self._break_text, texts)], self._tokenizer, owner)
