@@ -26,7 +26,16 @@ from tests.http.wire import Wire, answers, serving
 from dragoman.constraints.bounded_compiler import BoundedCompiler
 from dragoman.core.capabilities import Capabilities, Feature
 from dragoman.core.engine import Health
-from dragoman.core.events import FinishReason
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    FinishReason,
+    Started,
+    TextDelta,
+    Usage,
+)
+from dragoman.core.request import GenerateRequest
 from dragoman.core.token_engine import (
     Ended,
     Failed,
@@ -39,10 +48,11 @@ from dragoman.core.token_engine import (
 )
 from dragoman.dialects.interfaces import Profile
 from dragoman.engines import tiny
+from dragoman.engines.base_engine import BaseEngine
 from dragoman.http import asgi_extensions
 from dragoman.parsers import registry
 from dragoman.pipeline.detokenizer import Vocabulary
-from dragoman.pipeline.engine_backends import TokenBackend
+from dragoman.pipeline.engine_backends import EventBackend, TokenBackend
 from dragoman.pipeline.model_registry import Models
 from dragoman.pipeline.output_formats import OutputFormats
 from dragoman.pipeline.served_model import ServedModel
@@ -495,6 +505,39 @@ async def test_stream_failure_before_first_token_sends_held_start() -> None:
     assert client.calls == ["begin", "hold"]
     assert client.statuses == [200]
     assert b'"error"' in client.sent[-1]
+
+
+class BusyEngine(BaseEngine):
+    """An engine that never waits.
+
+    count_written: counts what the client of its only request has got.
+    """
+
+    def __init__(self, count_written: Callable[[], int]) -> None:
+        self.count_written = count_written
+        self.counts: list[int] = []
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
+        yield Started(1, choices=request.choices)
+        for _ in range(4):
+            yield TextDelta(0, "a", ())
+            self.counts.append(self.count_written())
+        yield ChoiceFinished(0, FinishReason.STOP)
+        yield Finished(Usage(1, 4))
+
+
+async def test_stream_of_busy_engine_is_written_at_once() -> None:
+    """Callbacks of the event loop that would write held pieces do not run."""
+    client = Client(CHAT_STREAM, True, [])
+    engine = BusyEngine(lambda: client.calls.count("write"))
+    app = build_asgi_app(
+        Models([ServedModel("m", EventBackend(engine), 4096, 1_700_000_000)]),
+        clock=FixedClock(),
+        ids=SequentialIds(),
+        store=MemoryStore(),
+    )
+    await app(connect(client), client.receive, cast(Any, client.send))
+    assert engine.counts == [1, 2, 3, 4]
 
 
 @dataclass

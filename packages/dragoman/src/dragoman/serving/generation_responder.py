@@ -41,6 +41,10 @@ hold little.
 
 
 _WITHOUT_OUTPUT = frozenset({Started, PromptTokens})
+_BEFORE_OTHERS = frozenset({*_WITHOUT_OUTPUT, ChoiceFinished, Finished})
+"""The types of the last event in a batch that others nearly always follow at once. Each
+is sent once or a few times, so little is held of an engine that never waits.
+"""
 
 
 class GenerationResponder(Responder):
@@ -60,6 +64,7 @@ class GenerationResponder(Responder):
         "_builder",
         "_engine_warnings",
         "_field_names",
+        "_is_followed",
         "_is_starting",
         "_render_warnings",
         "_warnings",
@@ -85,6 +90,8 @@ class GenerationResponder(Responder):
         self._warnings = warnings
         self._render_warnings = render_warnings
         self._is_starting = True
+        # Whether others nearly always follow the batch that was rendered last.
+        self._is_followed = False
         self._field_names = field_names
         self._engine_warnings: tuple[str, ...] = ()
 
@@ -119,7 +126,9 @@ class GenerationResponder(Responder):
         )
 
     def render(self, batch: list[Event]) -> bytes:
-        if self._is_starting or type(batch[-1]) is Finished:
+        last = type(batch[-1])
+        self._is_followed = last in _BEFORE_OTHERS
+        if self._is_starting or last is Finished:
             self._read_warnings(batch)
         return b"".join([self._writer.feed(event) for event in batch])
 
@@ -141,23 +150,19 @@ class GenerationResponder(Responder):
             direct.write(chunk)
 
     def _write_start(self, direct: DirectResponse, chunk: bytes, *, has_output: bool) -> None:
-        if self._response_start is not None:
-            direct.begin(200, self._begin_stream())
         if not has_output and self._timer is not None:
+            if self._response_start is not None:
+                direct.begin(200, self._begin_stream())
             # With the first output, or when the timer ends.
             direct.hold(chunk)
             return
-        self._is_starting = False
-        self._cancel_timer()
+        self._start(direct)
         direct.write(chunk)
 
     def _write_soon(self, direct: DirectResponse, chunk: bytes) -> None:
         """Write a piece together with the end of the stream, if that follows at once."""
         if self._is_starting:
-            if self._response_start is not None:
-                direct.begin(200, self._begin_stream())
-            self._is_starting = False
-            self._cancel_timer()
+            self._start(direct)
         self._ticks = 0
         direct.hold(chunk)
         call_soon = asyncio.get_running_loop().call_soon
@@ -165,9 +170,25 @@ class GenerationResponder(Responder):
         # after the flush.
         call_soon(call_soon, direct.flush)
 
+    def _start(self, direct: DirectResponse) -> None:
+        """Begin the stream if it has not begun; its start waits no longer."""
+        if self._response_start is not None:
+            direct.begin(200, self._begin_stream())
+        self._is_starting = False
+        self._cancel_timer()
+
     async def send(self, chunk: bytes) -> None:
-        if self._direct is not None and self.is_ready:
-            self._write_soon(self._direct, chunk)
+        direct = self._direct
+        if direct is not None and self.is_ready:
+            if self._is_followed:
+                self._write_soon(direct, chunk)
+                return
+            # At once: an engine that never waits lets no other callback run, and the
+            # client would get nothing before its end.
+            if self._is_starting:
+                self._start(direct)
+            self._ticks = 0
+            direct.write(chunk)
             return
         self._is_starting = False
         if self._response_start is not None:
