@@ -125,7 +125,7 @@ async def test_run_releases_job_when_engine_has_it(tiny: ServedModel) -> None:
 
 
 async def test_ready_sink_gets_batches_in_delivery(tiny: ServedModel) -> None:
-    """The consumer is resumed only once, for the end."""
+    """The consumer is resumed only for the end."""
     assert isinstance(tiny.backend, TokenBackend)
     engine = SteppedEngine()
     sink = CollectingSink()
@@ -153,7 +153,7 @@ async def test_ready_sink_gets_batches_in_delivery(tiny: ServedModel) -> None:
     await response
     kinds = [[type(event) for event in batch] for batch in sink.batches]
     assert kinds == [[Started], [TextDelta], [TextDelta, ChoiceFinished], [Finished]]
-    assert sink.sent == sink.batches[-1:]
+    assert sink.sent == [sink.batches[-1]]
 
 
 class DirectEngine:
