@@ -136,10 +136,6 @@ class Keyring:
         """The tenants by name."""
         return dict(self._tenants.values())
 
-    @property
-    def n_owners(self) -> int:
-        return len(self.owners)
-
     def find_tenant(self, owner: str) -> Tenant | None:
         """Return the owner's tenant; None for an unnamed key. Raises
         AuthenticationError if the key was revoked.
