@@ -18,7 +18,7 @@ from dragoman.dialects.anthropic import read_messages
 from dragoman.dialects.chat import read_chat
 from dragoman.dialects.completions.reader import read_completions
 from dragoman.dialects.interfaces import GenerationCall, Header, Profile, ReaderOptions
-from dragoman.dialects.plan_cache import ENTRY_BYTES, PlanCache
+from dragoman.dialects.plan_cache import ENTRY_BYTES
 from dragoman.dialects.responses import read_responses
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -207,20 +207,3 @@ def test_responses_reader_keeps_no_mcp_credentials(type: bytes):
     tool = b'{"type":"%s","server_label":"s","server_url":"https://a.b","authorization":"c"}' % type
     read_responses(b'{"input":"a","tools":[%s]}' % tool, options)
     assert options.plans.n_bytes == 0
-
-
-def test_plan_cache_full_evicts_oldest_plan():
-    plans = PlanCache(10 * (ENTRY_BYTES + 1))
-    for number in range(11):
-        plans.add(number, f"plan {number}", 1)
-        plans.add(number, "another", 1)
-    assert plans.find(0) is None
-    assert [plans.find(number) for number in (1, 10)] == ["plan 1", "plan 10"]
-    assert plans.n_bytes == 10 * (ENTRY_BYTES + 1)
-
-
-def test_plan_cache_keeps_no_large_plan():
-    plans = PlanCache(10_000)
-    plans.add("large", "plan", 2_000)
-    assert plans.find("large") is None
-    assert plans.n_bytes == 0

@@ -88,23 +88,10 @@ def test_plan_key_of_other_owner_differs() -> None:
     assert build_plan_key(REQUEST, other) != build_plan_key(REQUEST, TERMS)
 
 
-def test_plans_full_evict_oldest() -> None:
-    plans = RequestPlans()
-    plans.add("a", build_plan())
-    plans = RequestPlans(8 * plans.n_bytes)
-    for name in "abcdefghi":
-        plans.add(name, build_plan())
-    assert plans.find("a", Capabilities()) is None
-    assert plans.find("b", Capabilities()) is not None
-    plans.add("x" * 2000, build_plan())
-    assert plans.find("x" * 2000, Capabilities()) is None
-
-
 def test_plans_find_none_for_other_capabilities() -> None:
     plans = RequestPlans()
     plans.add("a", build_plan())
     assert plans.find("a", Capabilities(max_logprobs=1)) is None
-    assert plans.n_bytes == 0
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import msgspec
 from ..core.capabilities import Capabilities
 from ..core.message import Tool
 from ..core.request import Conversation, Extras, GenerateRequest, Sampling
+from ..core.sized_cache import SizedCache
 from .call_terms import CallTerms
 from .capability_checks import FieldSupport
 
@@ -46,40 +47,25 @@ class RequestPlan:
 
 class RequestPlans:
     """A cache of one model's plans, since an application sends the same fields with
-    every request. The oldest entry is evicted first.
-
-    max_bytes: the size of all entries.
+    every request.
     """
 
-    def __init__(self, max_bytes: int = MAX_CACHED_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._plans: dict[Hashable, tuple[RequestPlan, int]] = {}
-        self.n_bytes = 0
+    def __init__(self) -> None:
+        self._plans: SizedCache[Hashable, RequestPlan] = SizedCache(
+            MAX_CACHED_BYTES, max_entry_size=MAX_CACHED_BYTES // 8, overhead=ENTRY_BYTES
+        )
 
     def find(self, key: Hashable, capabilities: Capabilities) -> RequestPlan | None:
         """Return the plan that was made for these capabilities, which may change while
         the model is served.
         """
-        entry = self._plans.get(key)
-        if entry is None:
-            return None
-        plan = entry[0]
-        if plan.capabilities is capabilities or plan.capabilities == capabilities:
+        plan = self._plans.find(key)
+        if plan is None or plan.capabilities is capabilities or plan.capabilities == capabilities:
             return plan
-        del self._plans[key]
-        self.n_bytes -= entry[1]
         return None
 
     def add(self, key: Hashable, plan: RequestPlan) -> None:
-        size = len(msgspec.json.encode(key)) + ENTRY_BYTES
-        # A single entry must not evict most others.
-        if size > self._max_bytes // 8:
-            return
-        self._plans[key] = plan, size
-        self.n_bytes += size
-        while self.n_bytes > self._max_bytes:
-            _, oldest_size = self._plans.pop(next(iter(self._plans)))
-            self.n_bytes -= oldest_size
+        self._plans.add(key, plan, len(msgspec.json.encode(key)))
 
 
 def build_plan_key(request: GenerateRequest, terms: CallTerms) -> Hashable:

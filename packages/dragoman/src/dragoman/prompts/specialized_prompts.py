@@ -10,10 +10,10 @@ from msgspec import Struct
 
 from ..core.message import Role, Text, Tool
 from ..core.request import Conversation, ReasoningOptions, TemplateOptions
+from ..core.sized_cache import SizedCache
 from .control_tokens import ControlTokenBreaker
 from .hf_tokenizer import HfTokenizer
 from .rendered import Rendered
-from .sized_cache import SizedCache
 from .specialized_prompt import SpecializedPrompt, build_specialized_prompt
 from .template import GENERATION_MARK, Template
 from .template_messages import MessageOptions, build_tool_values

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from ..core.message import Tool
+from ..core.sized_cache import SizedCache
 from .shared_json import SharedJson
-from .sized_cache import SizedCache
 from .template_messages import StringVisitor, build_tool_values
 
 MAX_CACHED_CHARS = 1024 * 1024

@@ -16,10 +16,16 @@ class SizedCache(Generic[K, V]):
     request reveals nothing about the requests of others.
 
     max_size: the size of all entries.
+    max_entry_size: that of one, which must not evict most others; None for no limit.
+    overhead: the size of an entry besides its value's.
     """
 
-    def __init__(self, max_size: int) -> None:
+    def __init__(
+        self, max_size: int, *, max_entry_size: int | None = None, overhead: int = 0
+    ) -> None:
         self._max_size = max_size
+        self._max_entry_size = max_size if max_entry_size is None else max_entry_size
+        self._overhead = overhead
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._lock = Lock()
         self.size = 0
@@ -37,7 +43,8 @@ class SizedCache(Generic[K, V]):
         with self._lock:
             _, former_size = self._entries.pop(key, (None, 0))
             self.size -= former_size
-            if size > self._max_size:
+            size += self._overhead
+            if size > self._max_entry_size:
                 return
             self._entries[key] = value, size
             self.size += size
