@@ -42,6 +42,8 @@ class PlanCache:
         varying: tuple[str, ...],
         options: tuple[Hashable, ...],
         build: Callable[[bytes], T],
+        *,
+        keeps: bool = True,
     ) -> T:
         """Return the plan of a body's fields. Raises the errors of `build`.
 
@@ -49,6 +51,7 @@ class PlanCache:
         options: the owner, and all options that `build` reads.
         build: gets the body without the varying fields, so that a plan holds nothing of
             them.
+        keeps: false if the fields hold credentials, with which no plan is kept.
         """
         others = {**fields}
         for name in varying:
@@ -58,5 +61,6 @@ class PlanCache:
         plan = self._plans.find(key)
         if not isinstance(plan, kind):
             plan = build(data)
-            self._plans.add(key, plan, len(data))
+            if keeps:
+                self._plans.add(key, plan, len(data))
         return plan

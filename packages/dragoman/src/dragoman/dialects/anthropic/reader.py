@@ -26,7 +26,6 @@ from ..constraint_fields import read_schema, read_structured_outputs, require_at
 from ..field_errors import check_one_of, missing_parameter
 from ..generation_fields import read_stop_strings, read_thinking_switch, resolve_model
 from ..interfaces import GenerationCall, Header, ReaderOptions
-from ..plan_cache import PlanCache
 from ..request_body import BodySchema, ParsedBody, read_json_object, read_json_value
 from ..sealing import Purpose, SealingKey, VerificationMode, pack_reasoning
 from ..unknown_fields import MAX_UNKNOWN
@@ -180,14 +179,13 @@ def read_count_tokens(data: bytes, options: ReaderOptions) -> CountCall:
 
 def _find_plan(fields: Mapping[str, Raw], options: ReaderOptions) -> _MessagesPlan:
     """Return the plan of a body's fields. Raises RequestError."""
-    # Not kept with the credentials of a server.
-    plans = PlanCache() if "mcp_servers" in fields else options.plans
-    return plans.find_or_build(
+    return options.plans.find_or_build(
         _MessagesPlan,
         fields,
         MessagesHistoryFields.__struct_fields__,
         (options,),
         lambda data: _build_plan(data, options),
+        keeps="mcp_servers" not in fields,
     )
 
 

@@ -33,7 +33,6 @@ from ..generation_fields import (
 )
 from ..interfaces import GenerationCall, ReaderOptions
 from ..json_encoding import encode_int, encode_string, encode_string_or_null, escape_line_breaks
-from ..plan_cache import PlanCache
 from ..request_body import BodySchema, ParsedBody, read_json_object
 from ..sealing import Purpose, SealingKey, pack_reasoning
 from ..unknown_fields import MAX_UNKNOWN
@@ -226,14 +225,13 @@ def read_responses(
 def _find_plan(fields: Mapping[str, Raw], options: ReaderOptions) -> _ResponsesPlan:
     """Return the plan of a body's fields. Raises RequestError."""
     tools = bytes(fields.get("tools", b""))
-    # Not kept with the credentials of an MCP server.
-    plans = PlanCache() if any([mark in tools for mark in _MCP_MARKS]) else options.plans
-    return plans.find_or_build(
+    return options.plans.find_or_build(
         _ResponsesPlan,
         fields,
         ResponsesInputFields.__struct_fields__,
         (options,),
         lambda data: _build_plan(data, options),
+        keeps=not any([mark in tools for mark in _MCP_MARKS]),
     )
 
 
